@@ -1,0 +1,1 @@
+"""Streaming speech generation on NVIDIA Triton: the server side."""

@@ -1,0 +1,51 @@
+"""The errors a caller may see: a code and one sentence."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+Code = Literal["INVALID_ARG", "NOT_FOUND", "UNAVAILABLE", "CANCELLED", "INTERNAL"]
+
+_FIELD_TEXT = re.compile(r"(?:in ensemble '[^']*', )?(?P<text>(?P<field>[A-Z][A-Z0-9_]+): (?P<problem>.*))", re.DOTALL)
+_NOT_FOUND_MARK = "is not known"
+_FULL_MARKS = ("is full", "Exceeds maximum queue size")
+
+
+class SpeechError(Exception):
+    """An error meant for the caller: no paths, no library banners, no traceback in its text.
+
+    The texts of INVALID_ARG and NOT_FOUND begin with the field's name and a colon. Triton drops the code of an
+    error on its way through a business-logic call and through a gRPC stream, so the text alone must tell.
+    """
+
+    def __init__(self, code: Code, text: str) -> None:
+        super().__init__(text)
+        self.code: Code = code
+        self.text = text
+
+    @classmethod
+    def from_text(cls, text: str) -> SpeechError:
+        """The error that another stage reported, with the code read back from its text."""
+        match = _FIELD_TEXT.fullmatch(text)
+        if match:
+            code: Code = "NOT_FOUND" if _NOT_FOUND_MARK in match["problem"] else "INVALID_ARG"
+            return cls(code, match["text"])
+        if any(mark in text for mark in _FULL_MARKS):
+            return cls("UNAVAILABLE", text)
+        return cls("INTERNAL", text)
+
+
+def invalid(field: str, problem: str) -> SpeechError:
+    """INVALID_ARG: ``problem`` says what was wrong with ``field`` and what is allowed."""
+    return SpeechError("INVALID_ARG", f"{field}: {problem}")
+
+
+def unknown(field: str, value: str, known: str) -> SpeechError:
+    """NOT_FOUND: ``value`` names nothing; ``known`` lists what there is."""
+    return SpeechError("NOT_FOUND", f"{field}: {value!r} {_NOT_FOUND_MARK}; known are {known}")
+
+
+def full(what: str, limit: int) -> SpeechError:
+    """UNAVAILABLE: ``what`` holds ``limit`` entries and takes no more for now."""
+    return SpeechError("UNAVAILABLE", f"{what} is full ({limit}); try again in a moment")
