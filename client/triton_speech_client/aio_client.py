@@ -1,0 +1,181 @@
+"""The client for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING, Any
+
+import grpc
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from triton_speech_client import wire
+from triton_speech_client.errors import (
+    DeadlineExceeded,
+    InvalidRequest,
+    ServerUnavailable,
+    SpeechClientError,
+    error_from_grpc,
+)
+from triton_speech_client.request import SpeechOptions
+from triton_speech_client.speech import AudioChunk, Speech, SpeechBuilder
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from typing_extensions import Self, Unpack
+
+
+class AsyncSpeechClient:
+    """``SpeechClient`` for asyncio: the same calls, any number of them at once. Belongs to one event loop."""
+
+    def __init__(self, url: str = "127.0.0.1:8001", pipeline: str = "voxcpm2", timeout: float = 60.0) -> None:
+        wire.check_seconds("timeout", timeout)
+        self.url = wire.check_url(url)
+        self.pipeline = pipeline
+        self.timeout = timeout
+        self._channel: grpc.aio.Channel | None = None
+        self._stub: service_pb2_grpc.GRPCInferenceServiceStub | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Ends the connection, and with it the streams of this client that still run."""
+        if self._channel is not None:
+            await self._channel.close()
+
+    def stream(
+        self,
+        text: str,
+        *,
+        request_id: str = "",
+        pcm16: bool = False,
+        deadline: float | None = None,
+        **options: Unpack[SpeechOptions],
+    ) -> AsyncGenerator[AudioChunk, None]:
+        """Speech while it is being made; for the arguments and errors see ``SpeechClient.stream``.
+
+        ``aclose()``, or cancelling the task that waits for a chunk, cancels the request at the server. A loop
+        that may be left early belongs within ``contextlib.aclosing``, as with every asynchronous generator.
+        """
+        wire.check_seconds("deadline", deadline)
+        request = wire.infer_request(self.pipeline, text, request_id, pcm16, **options)
+        return self._stream(request, pcm16, deadline)
+
+    async def synthesize(
+        self,
+        text: str,
+        *,
+        request_id: str = "",
+        pcm16: bool = False,
+        deadline: float | None = None,
+        **options: Unpack[SpeechOptions],
+    ) -> Speech:
+        """The whole speech, put together from the same stream."""
+        chunks = self.stream(text, request_id=request_id, pcm16=pcm16, deadline=deadline, **options)
+        builder = SpeechBuilder()
+        async for chunk in chunks:
+            builder.add(chunk)
+        return builder.speech()
+
+    async def is_ready(self) -> bool:
+        """Whether the pipeline takes requests now. False also where there is no server."""
+        return not await self._what_is_missing()
+
+    async def wait_ready(self, timeout: float = 60.0) -> None:
+        """Returns once the pipeline takes requests; raises ``ServerUnavailable`` after ``timeout`` seconds."""
+        limit = time.monotonic() + timeout
+        while missing := await self._what_is_missing():
+            if time.monotonic() >= limit:
+                raise ServerUnavailable(f"{missing}, also after {timeout:g} s")
+            await asyncio.sleep(wire.READY_POLL_SECONDS)
+
+    async def models(self) -> dict[str, str]:
+        """All models of the server by name, with their state (``READY``, ``UNAVAILABLE``, ...)."""
+        return wire.model_states(await self._call("RepositoryIndex", service_pb2.RepositoryIndexRequest()))
+
+    async def pipelines(self) -> list[str]:
+        """The models that take text and give audio, and that are ready."""
+        names = [name for name, state in (await self.models()).items() if state == "READY"]
+        requests = [service_pb2.ModelMetadataRequest(name=name) for name in names]
+        return sorted([r.name for r in requests if wire.is_pipeline(await self._call("ModelMetadata", r))])
+
+    def _connected(self) -> service_pb2_grpc.GRPCInferenceServiceStub:
+        """The stub, made at the first use: a channel binds itself to the loop that runs at that time."""
+        if self._stub is None:
+            self._channel = grpc.aio.insecure_channel(self.url, options=wire.CHANNEL_OPTIONS)
+            self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+        return self._stub
+
+    async def _stream(
+        self, request: service_pb2.ModelInferRequest, pcm16: bool, deadline: float | None
+    ) -> AsyncGenerator[AudioChunk, None]:
+        reader = wire.ResponseReader(pcm16)
+        call = self._connected().ModelStreamInfer(iter((request,)), timeout=deadline)
+        try:
+            while not reader.ended:
+                response = await self._next_response(call, deadline)
+                if response is None:
+                    reader.check_end()
+                    return
+                if (chunk := reader.read(response)) is not None:
+                    yield chunk
+            await _wait_for_end(call)
+        except InvalidRequest as error:
+            if error.field == "pipeline":
+                raise await self._unknown_pipeline(error) from error
+            raise
+        finally:
+            call.cancel()
+
+    async def _next_response(self, call: Any, deadline: float | None) -> Any:
+        """The next response, None at the end of the stream."""
+        try:
+            response = await asyncio.wait_for(call.read(), self.timeout)
+        except asyncio.TimeoutError:
+            raise DeadlineExceeded(f"no response came within the timeout of {self.timeout:g} s") from None
+        except grpc.aio.AioRpcError as e:
+            raise self._error(e, deadline) from e
+        return None if response is grpc.aio.EOF else response
+
+    async def _call(self, method: str, request: Any) -> Any:
+        try:
+            return await getattr(self._connected(), method)(request, timeout=wire.UNARY_SECONDS)
+        except grpc.aio.AioRpcError as e:
+            raise self._error(e, wire.UNARY_SECONDS) from e
+
+    def _error(self, error: grpc.aio.AioRpcError, limit: float | None) -> SpeechClientError:
+        return error_from_grpc(error.code().name, error.details() or "", self.url, limit)
+
+    async def _unknown_pipeline(self, error: InvalidRequest) -> InvalidRequest:
+        try:
+            return wire.unknown_pipeline(self.pipeline, await self.pipelines())
+        except SpeechClientError:
+            return error
+
+    async def _what_is_missing(self) -> str:
+        """Empty when the pipeline takes requests, else a sentence."""
+        try:
+            if not (await self._call("ServerReady", service_pb2.ServerReadyRequest())).ready:
+                return f"the server at {self.url} is not ready"
+            if not (await self._call("ModelReady", service_pb2.ModelReadyRequest(name=self.pipeline))).ready:
+                return f"the pipeline {self.pipeline!r} of the server at {self.url} is not ready"
+        except SpeechClientError as e:
+            return str(e)
+        return ""
+
+
+async def _wait_for_end(call: Any) -> None:
+    """Lets the server close the stream by itself, so that a finished request never looks like a cancelled one."""
+    try:
+        while await asyncio.wait_for(call.read(), wire.CLOSING_SECONDS) is not grpc.aio.EOF:
+            pass
+    except (asyncio.TimeoutError, grpc.aio.AioRpcError):
+        pass

@@ -1,0 +1,88 @@
+"""The thread that owns the model: requests go in from any thread, frames come out through a callback."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+from ..errors import SpeechError
+from .api import Frame, TalkerRequest
+
+
+class Engine(Protocol):
+    """What every engine offers; single-threaded."""
+
+    @property
+    def is_idle(self) -> bool: ...
+
+    @property
+    def running(self) -> int: ...
+
+    @property
+    def waiting(self) -> int: ...
+
+    def add(self, request: TalkerRequest) -> None: ...
+
+    def cancel(self, stream: str) -> None: ...
+
+    def step(self) -> list[Frame]: ...
+
+
+class EngineThread:
+    """Steps an engine for as long as it has work.
+
+    Args:
+        engine: touched by this thread alone.
+        on_frames: called on the thread with the frames of each step; must not block.
+    """
+
+    def __init__(self, engine: Engine, on_frames: Callable[[list[Frame]], None]) -> None:
+        self._engine = engine
+        self._on_frames = on_frames
+        self._inbox: list[TalkerRequest] = []
+        self._cancels: list[str] = []
+        self._wake = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="talker-engine", daemon=True)
+        self._thread.start()
+
+    def submit(self, request: TalkerRequest) -> None:
+        """Queues a stream; whether it is taken is told by its first frame."""
+        with self._wake:
+            self._inbox.append(request)
+            self._wake.notify()
+
+    def cancel(self, stream: str) -> None:
+        with self._wake:
+            self._cancels.append(stream)
+            self._wake.notify()
+
+    def close(self, timeout: float = 10.0) -> None:
+        """Stops after the step in hand."""
+        with self._wake:
+            self._closed = True
+            self._wake.notify()
+        self._thread.join(timeout)
+
+    def _run(self) -> None:
+        while True:
+            with self._wake:
+                self._wake.wait_for(lambda: self._closed or self._inbox or self._cancels or not self._engine.is_idle)
+                if self._closed:
+                    return
+                inbox, self._inbox = self._inbox, []
+                cancels, self._cancels = self._cancels, []
+            frames = [frame for request in inbox if (frame := self._add(request))]
+            for stream in cancels:
+                self._engine.cancel(stream)
+            frames += self._engine.step()
+            if frames:
+                self._on_frames(frames)
+
+    def _add(self, request: TalkerRequest) -> Frame | None:
+        try:
+            self._engine.add(request)
+        except SpeechError as error:
+            return Frame(request.stream, error=error)
+        return None

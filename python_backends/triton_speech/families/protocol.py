@@ -1,0 +1,52 @@
+"""What the engines and the stages expect of a family. A family satisfies it by shape, not by inheritance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import Tensor
+
+Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class KVShape:
+    """What attention has to keep for each position: ``layers`` pairs of (kv_heads, head_dim)."""
+
+    layers: int
+    kv_heads: int
+    head_dim: int
+
+
+class Prompt(Protocol):
+    @property
+    def length(self) -> int:
+        """Positions that the prompt takes."""
+
+
+class Sampling(Protocol):
+    @property
+    def batch_key(self) -> Any:
+        """Streams whose keys are equal can share a batch."""
+
+
+class TalkerModel(Protocol):
+    """An autoregressive model over state slots; see ``families/voxcpm2/talker.py`` for the meaning of each part."""
+
+    min_frames: int
+    vocabulary: int
+    patch_shape: tuple[int, int]
+    length: int
+    kv_shape: KVShape
+    device: Any
+    dtype: Any
+
+    def write_prompt(self, slot: int, prompt: Any, sampling: Any) -> None: ...
+
+    def hidden(self, slots: Tensor, positions: Tensor, attend: Attend) -> tuple[Tensor, Tensor]: ...
+
+    def emit(
+        self, slots: Tensor, positions: Tensor, state: Tensor, residual: Tensor, batch_key: Any
+    ) -> tuple[Tensor, Tensor]: ...

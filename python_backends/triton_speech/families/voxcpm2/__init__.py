@@ -1,0 +1,87 @@
+"""VoxCPM2: a language model with local diffusion in its loop, and AudioVAE V2 as its codec (seed 000).
+
+Everything that needs torch is imported where it is used, so that the text side stays light.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .config import ARCHITECTURE
+from .frontend import SAMPLING_INPUTS, FrontendParameters, VoxCPM2Frontend
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from .codec import VoxCPM2Codec
+    from .prompt import Prompt
+    from .reference import ReferenceEncoder
+    from .talker import Sampling, SlotTalker
+
+__all__ = [
+    "ARCHITECTURE",
+    "SAMPLING_INPUTS",
+    "FrontendParameters",
+    "load_codec",
+    "load_frontend",
+    "load_reference_encoder",
+    "load_talker",
+    "make_prompt",
+    "make_sampling",
+    "priming_patches",
+]
+
+
+def load_frontend(folder: Path, parameters: FrontendParameters) -> VoxCPM2Frontend:
+    """Text in, tokens and limits out."""
+    return VoxCPM2Frontend.from_checkpoint(folder, parameters)
+
+
+def load_reference_encoder(folder: Path, *, device: str = "cpu") -> ReferenceEncoder:
+    """Audio in, latent patches out."""
+    from .reference import ReferenceEncoder
+
+    return ReferenceEncoder.from_checkpoint(folder, device=device)
+
+
+def load_talker(folder: Path, *, slots: int, device: str, dtype: str | None, length: int | None) -> SlotTalker:
+    """Tokens in, latent patches out, one step at a time."""
+    import torch
+
+    from .checkpoint import load_talker as load
+    from .talker import SlotTalker
+
+    model = load(folder, device=device, dtype=getattr(torch, dtype) if dtype else None, length=length)
+    return SlotTalker(model, slots)
+
+
+def load_codec(folder: Path, *, slots: int, device: str = "cpu") -> VoxCPM2Codec:
+    """Latent patches in, audio out, stream by stream."""
+    from .codec import VoxCPM2Codec
+
+    return VoxCPM2Codec.from_checkpoint(folder, slots=slots, device=device)
+
+
+def make_prompt(tokens: list[int], reference: Tensor | None, prompt: Tensor | None) -> Prompt:
+    """What a stream starts from; latents (N, P, D) or None."""
+    from .prompt import Prompt
+
+    return Prompt(tokens, reference, prompt)
+
+
+def make_sampling(seed: int, values: Mapping[str, Any]) -> Sampling:
+    """Reads the sampling fields that the frontend sends along."""
+    from .talker import Sampling
+
+    return Sampling(
+        seed=seed, cfg_value=float(values["CFG_VALUE"]), inference_steps=int(values["INFERENCE_STEPS"])
+    )
+
+
+def priming_patches(prompt: Prompt) -> Tensor | None:
+    """Patches (N, P, D) that the codec hears before a continuation, so that its first sample has a past."""
+    from .prompt import PRIMING_PATCHES
+
+    return None if prompt.prompt is None else prompt.prompt[-PRIMING_PATCHES:]

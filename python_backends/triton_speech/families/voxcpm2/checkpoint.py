@@ -1,0 +1,133 @@
+"""Reads and writes checkpoints: ``config.json``, ``model.safetensors``, ``audiovae.safetensors`` or ``.pth``."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from .audio_vae import AudioVAE, checkpoint_tensors, fold_weight_norm, unfold_weight_norm
+from .config import VoxCPM2Config
+from .model import VoxCPM2Talker
+
+MODEL_FILE = "model.safetensors"
+VAE_FILES = ("audiovae.safetensors", "audiovae.pth")
+_NAMES_SHOWN = 8
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that does not fit its own configuration; lists what is missing, surplus or of the wrong shape."""
+
+
+def load_talker(
+    folder: Path,
+    *,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype | None = None,
+    length: int | None = None,
+    fused: bool = True,
+) -> VoxCPM2Talker:
+    """The talker of a checkpoint, ready to run.
+
+    Args:
+        folder: the checkpoint's folder.
+        device: where the weights go.
+        dtype: of the weights; the checkpoint's own ``dtype`` when None.
+        length: positions that a stream may have; the checkpoint's ``max_length`` when None.
+        fused: join projections that read the same input. Without it ``state_dict()`` has the checkpoint's names.
+
+    Raises:
+        FileNotFoundError: a file is missing.
+        ValueError: the configuration or a tensor does not fit.
+    """
+    config = VoxCPM2Config.from_checkpoint(folder)
+    device = torch.device(device)
+    dtype = dtype or getattr(torch, config.dtype)
+    with torch.device("meta"):
+        model = VoxCPM2Talker(config, length=length)
+    tensors = _read_safetensors(folder / MODEL_FILE)
+    check_tensors({name: tuple(t.shape) for name, t in model.state_dict().items()}, tensors, folder / MODEL_FILE)
+    model.load_state_dict({name: t.to(device, dtype) for name, t in tensors.items()}, assign=True)
+    model.materialise(device)
+    if fused:
+        model.fuse()
+    return model.eval().requires_grad_(False)
+
+
+def load_audio_vae(folder: Path, *, device: torch.device | str = "cpu") -> AudioVAE:
+    """The AudioVAE of a checkpoint in fp32, weight norm folded.
+
+    Raises:
+        FileNotFoundError: a file is missing.
+        ValueError: the configuration or a tensor does not fit.
+    """
+    config = VoxCPM2Config.from_checkpoint(folder).audio_vae_config
+    path = next((folder / name for name in VAE_FILES if (folder / name).is_file()), None)
+    if path is None:
+        raise FileNotFoundError(f"checkpoint {folder.name!r} has neither {' nor '.join(VAE_FILES)}")
+    tensors = _read_safetensors(path) if path.suffix == ".safetensors" else _read_pickle(path)
+    check_tensors(checkpoint_tensors(config), tensors, path)
+    vae = AudioVAE(config)
+    folded = fold_weight_norm({name: t.float() if t.is_floating_point() else t for name, t in tensors.items()})
+    vae.load_state_dict(folded)
+    return vae.to(device).eval().requires_grad_(False)
+
+
+def save_checkpoint(folder: Path, config_json: str, talker: VoxCPM2Talker, vae: AudioVAE) -> None:
+    """Writes a checkpoint that upstream's package reads too. The talker must not be fused."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(config_json, encoding="utf-8")
+    save_file({name: t.contiguous() for name, t in talker.state_dict().items()}, folder / MODEL_FILE)
+    torch.save({"state_dict": unfold_weight_norm(vae.state_dict(), vae)}, folder / "audiovae.pth")
+
+
+def check_tensors(expected: Mapping[str, tuple[int, ...]], found: Mapping[str, Tensor], path: Path) -> None:
+    """Compares names and shapes.
+
+    Raises:
+        CheckpointError: lists every kind of difference by name.
+    """
+    problems = []
+    if missing := sorted(expected.keys() - found.keys()):
+        problems.append(f"missing: {_some(missing)}")
+    if surplus := sorted(found.keys() - expected.keys()):
+        problems.append(f"surplus: {_some(surplus)}")
+    wrong = [
+        f"{name} is {tuple(found[name].shape)}, must be {tuple(shape)}"
+        for name, shape in sorted(expected.items())
+        if name in found and tuple(found[name].shape) != tuple(shape)
+    ]
+    if wrong:
+        problems.append(f"wrong shape: {_some(wrong)}")
+    if problems:
+        raise CheckpointError(f"{path.name} of checkpoint {path.parent.name!r} does not fit: {'; '.join(problems)}")
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - _NAMES_SHOWN
+    return ", ".join(names[:_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    if not path.is_file():
+        raise FileNotFoundError(f"checkpoint {path.parent.name!r} has no {path.name}")
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise CheckpointError(f"{path.name} of checkpoint {path.parent.name!r} is damaged: {error}") from error
+
+
+def _read_pickle(path: Path) -> dict[str, Tensor]:
+    try:
+        loaded = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        raise CheckpointError(
+            f"{path.name} of checkpoint {path.parent.name!r} is damaged or holds more than tensors"
+        ) from error
+    tensors = loaded.get("state_dict", loaded)
+    return {name: t for name, t in tensors.items() if isinstance(t, Tensor)}

@@ -1,0 +1,130 @@
+"""The local diffusion transformer and its guided Euler solver: LM state in, one patch of latents out."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .config import StackConfig
+from .minicpm import MiniCPM, attend_bidirectional
+
+ZERO_INIT_SHARE = 0.04
+"""Share of the solver's points whose velocity is taken as zero (CFG-Zero*, arXiv 2503.18886)."""
+GUIDANCE_EPS = 1e-8
+
+
+class TimeMLP(nn.Module):
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.linear_1 = nn.Linear(size, size)
+        self.linear_2 = nn.Linear(size, size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear_2(F.silu(self.linear_1(x)))
+
+
+def sinusoidal(t: Tensor, size: int) -> Tensor:
+    """Times t (K,) in [0, 1] -> (K, size): sines, then cosines, of 1000 t at geometric frequencies."""
+    half = size // 2
+    rates = torch.exp(torch.arange(half, device=t.device, dtype=t.dtype) * -(math.log(10000) / (half - 1)))
+    angles = 1000 * t.unsqueeze(1) * rates
+    return torch.cat((angles.sin(), angles.cos()), dim=-1)
+
+
+def schedule(steps: int) -> tuple[list[float], list[float]]:
+    """Times and step widths of the solver that are evaluated.
+
+    Time runs from 1 to 0, bent by sway sampling ``t + cos(pi t / 2) - 1 + t`` (F5-TTS, arXiv 2410.06885); the first
+    ``max(1, 4 %)`` of the steps are left out, for their velocity is zero.
+    """
+    t = torch.linspace(1, 0, steps + 1)
+    points = t + (torch.cos(torch.pi / 2 * t) - 1 + t)
+    skipped = max(1, int(len(points) * ZERO_INIT_SHARE))
+    times, widths = [], []
+    now, width = points[0], points[0] - points[1]
+    for step in range(1, len(points)):
+        if step > skipped:
+            times.append(now.item())
+            widths.append(width.item())
+        now = now - width
+        if step < steps:
+            width = now - points[step + 1]
+    return times, widths
+
+
+class LocDiT(nn.Module):
+    """Velocity of one patch. Sequence: LM state as ``2h / h`` tokens, time, previous patch, noisy patch."""
+
+    def __init__(self, config: StackConfig, *, feat_dim: int, patch_size: int, mu_tokens: int) -> None:
+        super().__init__()
+        size = config.hidden_size
+        self.in_proj = nn.Linear(feat_dim, size)
+        self.cond_proj = nn.Linear(feat_dim, size)
+        self.out_proj = nn.Linear(size, feat_dim)
+        self.time_mlp = TimeMLP(size)
+        self.delta_time_mlp = TimeMLP(size)
+        self.decoder = MiniCPM(config, length=mu_tokens + 1 + 2 * patch_size)
+        self.size, self.patch_size, self.mu_tokens = size, patch_size, mu_tokens
+
+    def embed_time(self, times: Tensor, widths: Tensor) -> Tensor:
+        """Times and widths (K,) fp32 -> (K, h). Widths are zero unless the model predicts mean velocities."""
+        dtype = self.in_proj.weight.dtype
+        return self.time_mlp(sinusoidal(times, self.size).to(dtype)) + self.delta_time_mlp(
+            sinusoidal(widths, self.size).to(dtype)
+        )
+
+    def forward(self, x: Tensor, mu: Tensor, time: Tensor, cond: Tensor) -> Tensor:
+        """x (B, P, D), mu (B, M, h), time (B, 1, h), cond (B, P, h) already projected -> velocity (B, P, D)."""
+        sequence = torch.cat((mu, time, cond, self.in_proj(x)), dim=1)
+        hidden = self.decoder(sequence, None, attend_bidirectional)
+        return self.out_proj(hidden[:, -self.patch_size :])
+
+
+class FlowMatching(nn.Module):
+    """Euler integration with classifier-free guidance; both branches run as one batch."""
+
+    def __init__(self, estimator: LocDiT, *, mean_mode: bool) -> None:
+        super().__init__()
+        self.estimator = estimator
+        self.mean_mode = mean_mode
+        self._embedded: dict[int, tuple[Tensor, list[float]]] = {}
+
+    def _times(self, steps: int) -> tuple[Tensor, list[float]]:
+        """Embedded times (K, h) and widths of a step count; computed once, for they never change."""
+        if steps not in self._embedded:
+            times, widths = schedule(steps)
+            device = self.estimator.in_proj.weight.device
+            delta = widths if self.mean_mode else [0.0] * len(widths)
+            embedded = self.estimator.embed_time(
+                torch.tensor(times, device=device), torch.tensor(delta, device=device)
+            )
+            self._embedded[steps] = embedded, widths
+        return self._embedded[steps]
+
+    def solve(self, noise: Tensor, mu: Tensor, cond: Tensor, cfg_value: Tensor, steps: int) -> Tensor:
+        """noise (B, P, D), mu (B, 2h), cond (B, P, D), cfg_value (B,) -> latents (B, P, D).
+
+        The branch without conditioning has mu = 0. Its velocity n is scaled to the conditioned one p by
+        ``s = <p, n> / (|n|^2 + 1e-8)`` before guidance (CFG-Zero*, arXiv 2503.18886).
+        """
+        batch = noise.shape[0]
+        embedded, widths = self._times(steps)
+        tokens = mu.view(batch, self.estimator.mu_tokens, self.estimator.size)
+        both_mu = torch.cat((tokens, torch.zeros_like(tokens)))
+        both_cond = self.estimator.cond_proj(cond).repeat(2, 1, 1)
+        guidance = cfg_value.view(batch, 1).float()
+        x = noise
+        for index, width in enumerate(widths):
+            time = embedded[index].expand(2 * batch, 1, -1)
+            velocity = self.estimator(x.repeat(2, 1, 1), both_mu, time, both_cond)
+            conditioned, free = velocity.flatten(1).float().chunk(2)
+            scale = (conditioned * free).sum(1, keepdim=True) / (
+                free.square().sum(1, keepdim=True) + GUIDANCE_EPS
+            )
+            free = free * scale
+            guided = free + guidance * (conditioned - free)
+            x = x - width * guided.view_as(x).to(x.dtype)
+        return x

@@ -1,0 +1,187 @@
+"""MiniCPM4 blocks. Attention is handed in, so that every engine runs this same forward."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .config import StackConfig
+
+# attend(layer, q (..., heads, d), k (..., kv_heads, d), v (..., kv_heads, d)) -> (..., heads, d)
+Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+
+
+def attend_bidirectional(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Full attention inside each short sequence: q (B, T, heads, d) -> (B, T, heads, d)."""
+    out = F.scaled_dot_product_attention(
+        q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), enable_gqa=True
+    )
+    return out.transpose(1, 2)
+
+
+def attend_causal(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Causal attention inside each sequence, nothing cached: q (B, T, heads, d) -> (B, T, heads, d)."""
+    out = F.scaled_dot_product_attention(
+        q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True, enable_gqa=True
+    )
+    return out.transpose(1, 2)
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+
+
+class LongRope(nn.Module):
+    """Rotary position tables (length, d) in fp32, scaled as LongRoPE says (arXiv 2402.13753)."""
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, config: StackConfig, length: int) -> None:
+        super().__init__()
+        self.config, self.length = config, length
+        self.build_tables()
+
+    def build_tables(self, device: torch.device | str | None = None) -> None:
+        """Computes the tables; again after a model that was built on the meta device has got its weights."""
+        config, scaling = self.config, self.config.rope_scaling
+        stretch = config.max_position_embeddings / scaling.original_max_position_embeddings
+        magnitude = math.sqrt(1 + math.log(stretch) / math.log(scaling.original_max_position_embeddings))
+        factors = torch.tensor(scaling.long_factor if stretch > 1 else scaling.short_factor, device=device)
+        dims = torch.arange(0, config.head_dim, 2, device=device).float() / config.head_dim
+        positions = torch.arange(self.length, device=device).float()
+        angles = torch.outer(positions, 1.0 / factors) * (1.0 / config.rope_theta**dims)
+        angles = torch.cat((angles, angles), dim=-1)
+        self.register_buffer("cos", angles.cos() * magnitude, persistent=False)
+        self.register_buffer("sin", angles.sin() * magnitude, persistent=False)
+
+    def forward(self, positions: Tensor | None, count: int) -> tuple[Tensor, Tensor]:
+        """cos, sin (..., 1, d) of positions (...), ready to broadcast over heads; None means 0 to count - 1."""
+        rows = slice(count) if positions is None else positions
+        return self.cos[rows].unsqueeze(-2), self.sin[rows].unsqueeze(-2)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotates x (..., heads, d) by its position's angles, in fp32."""
+    wide = x.float()
+    first, second = wide.chunk(2, dim=-1)
+    return (wide * cos + torch.cat((-second, first), dim=-1) * sin).to(x.dtype)
+
+
+class Attention(nn.Module):
+    """Grouped-query attention over whatever ``attend`` keeps."""
+
+    def __init__(self, config: StackConfig, layer: int) -> None:
+        super().__init__()
+        self.layer = layer
+        self.heads, self.kv_heads, self.head_dim = (
+            config.num_attention_heads,
+            config.num_key_value_heads,
+            config.head_dim,
+        )
+        self.q_proj = nn.Linear(config.hidden_size, self.heads * self.head_dim, bias=False)
+        self.k_proj = nn.Linear(config.hidden_size, self.kv_heads * self.head_dim, bias=False)
+        self.v_proj = nn.Linear(config.hidden_size, self.kv_heads * self.head_dim, bias=False)
+        self.o_proj = nn.Linear(self.heads * self.head_dim, config.hidden_size, bias=False)
+        self.qkv: nn.Parameter | None = None
+
+    def fuse(self) -> None:
+        """Joins the three projections into one product. The checkpoint's names are gone afterwards."""
+        weights = [self.q_proj.weight, self.k_proj.weight, self.v_proj.weight]
+        self.qkv = nn.Parameter(torch.cat(weights), requires_grad=False)
+        del self.q_proj, self.k_proj, self.v_proj
+
+    def forward(self, x: Tensor, rope: tuple[Tensor, Tensor] | None, attend: Attend) -> Tensor:
+        """x (..., H) -> (..., H)."""
+        if self.qkv is None:
+            projected = torch.cat((self.q_proj(x), self.k_proj(x), self.v_proj(x)), dim=-1)
+        else:
+            projected = F.linear(x, self.qkv)
+        projected = projected.view(*x.shape[:-1], self.heads + 2 * self.kv_heads, self.head_dim)
+        qk, v = torch.split(projected, [self.heads + self.kv_heads, self.kv_heads], dim=-2)
+        if rope is not None:
+            qk = rotate(qk, *rope)
+        q, k = torch.split(qk, [self.heads, self.kv_heads], dim=-2)
+        return self.o_proj(attend(self.layer, q, k, v).flatten(-2))
+
+
+class GatedMLP(nn.Module):
+    def __init__(self, config: StackConfig) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+        self.gate_up: nn.Parameter | None = None
+
+    def fuse(self) -> None:
+        self.gate_up = nn.Parameter(
+            torch.cat((self.gate_proj.weight, self.up_proj.weight)), requires_grad=False
+        )
+        del self.gate_proj, self.up_proj
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.gate_up is None:
+            gate, up = self.gate_proj(x), self.up_proj(x)
+        else:
+            gate, up = F.linear(x, self.gate_up).chunk(2, dim=-1)
+        return self.down_proj(F.silu(gate) * up)
+
+
+class Block(nn.Module):
+    def __init__(self, config: StackConfig, layer: int) -> None:
+        super().__init__()
+        self.self_attn = Attention(config, layer)
+        self.mlp = GatedMLP(config)
+        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.residual_scale = config.residual_scale
+
+    def forward(self, x: Tensor, rope: tuple[Tensor, Tensor] | None, attend: Attend) -> Tensor:
+        x = torch.add(x, self.self_attn(self.input_layernorm(x), rope, attend), alpha=self.residual_scale)
+        return torch.add(x, self.mlp(self.post_attention_layernorm(x)), alpha=self.residual_scale)
+
+
+class MiniCPM(nn.Module):
+    """A stack of blocks with a final norm, and an embedding table where the vocabulary is not empty.
+
+    ``first_layer`` numbers the layers that ``attend`` sees, so that two stacks can share one cache.
+    ``length`` bounds the positions.
+    """
+
+    def __init__(self, config: StackConfig, *, length: int, first_layer: int = 0) -> None:
+        super().__init__()
+        self.config = config
+        if config.vocab_size:
+            self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(
+            Block(config, first_layer + index) for index in range(config.num_hidden_layers)
+        )
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.rope = None if config.no_rope else LongRope(config, length)
+
+    def fuse(self) -> None:
+        for block in self.layers:
+            assert isinstance(block, Block)
+            block.self_attn.fuse()
+            block.mlp.fuse()
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """tokens (...) -> (..., H)."""
+        return self.embed_tokens(tokens) * self.config.embedding_scale
+
+    def forward(self, x: Tensor, positions: Tensor | None, attend: Attend) -> Tensor:
+        """x (..., T, H) at positions (..., T) -> (..., T, H); None means positions 0 to T - 1."""
+        rope = None if self.rope is None else self.rope(positions, x.shape[-2])
+        for block in self.layers:
+            x = block(x, rope, attend)
+        return self.norm(x)

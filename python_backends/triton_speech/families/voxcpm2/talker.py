@@ -1,0 +1,121 @@
+"""The talker over state slots: every step is a function of (slot, position), so any engine can drive it.
+
+Row (slot, position) reads its input from the slot's buffers, whether it belongs to a prompt or to a frame made
+before. From the last position of the prompt on, a row also makes the patch for the next position and writes it
+where that position will read it. Slot 0 is scratch: padded rows of a batch work there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..protocol import KVShape
+from .minicpm import Attend
+from .model import VoxCPM2Talker
+from .noise import gaussian
+from .prompt import Prompt, lay_out
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How a stream's patches are drawn. ``seed`` is taken modulo 2**64."""
+
+    seed: int
+    cfg_value: float = 2.0
+    inference_steps: int = 10
+
+    @property
+    def batch_key(self) -> int:
+        """Streams whose keys are equal can share a batch."""
+        return self.inference_steps
+
+
+class SlotTalker:
+    """State buffers for ``slots`` streams of up to ``model.length`` positions, and the steps over them."""
+
+    min_frames = 4
+    """A stop is not obeyed before this many patches (upstream's ``min_len`` of 2)."""
+
+    def __init__(self, model: VoxCPM2Talker, slots: int) -> None:
+        config, length = model.config, model.length
+        weight = model.enc_to_lm_proj.weight
+        self.model = model
+        self.length = length
+        self.vocabulary = config.lm_config.vocab_size
+        self.patch_shape = (config.patch_size, config.feat_dim)
+        self.kv_shape = KVShape(
+            layers=config.lm_config.num_hidden_layers + config.residual_lm_num_layers,
+            kv_heads=config.lm_config.num_key_value_heads,
+            head_dim=config.lm_config.head_dim,
+        )
+        self.device, self.dtype = weight.device, weight.dtype
+
+        def buffer(*shape: int, dtype: torch.dtype | None = None) -> Tensor:
+            return torch.zeros(slots, *shape, dtype=dtype or weight.dtype, device=weight.device)
+
+        # One position more than the LM reads: the last row writes its patch there.
+        self.inputs = buffer(length + 1, config.lm_config.hidden_size)
+        self.patches = buffer(length + 1, *self.patch_shape)
+        self.is_audio = buffer(length + 1, dtype=torch.bool)
+        self.prompt_length = buffer(dtype=torch.int64)
+        self.seed = buffer(dtype=torch.int64)
+        self.cfg_value = buffer(dtype=torch.float32)
+
+    @torch.inference_mode()
+    def write_prompt(self, slot: int, prompt: Prompt, sampling: Sampling) -> None:
+        """Fills a slot's buffers with a prompt; rows 0 to ``prompt.length - 1`` may be run afterwards."""
+        rows = lay_out(prompt, self.patch_shape)
+        count = len(rows.tokens)
+        patches = rows.patches.to(self.device, self.dtype)
+        is_audio = rows.is_audio.to(self.device)
+        embedded = self.model.base_lm.embed(rows.tokens.to(self.device))
+        audio = rows.is_audio.nonzero().squeeze(1).to(self.device)
+        if len(audio):
+            embedded[audio] = self.model.encode_patches(patches[audio])
+        self.inputs[slot, :count] = embedded
+        self.patches[slot, :count] = patches
+        self.is_audio[slot, :count] = is_audio
+        self.prompt_length[slot] = count
+        self.seed[slot] = (sampling.seed + 2**63) % 2**64 - 2**63
+        self.cfg_value[slot] = sampling.cfg_value
+
+    @torch.inference_mode()
+    def hidden(self, slots: Tensor, positions: Tensor, attend: Attend) -> tuple[Tensor, Tensor]:
+        """Rows (N,) of slots and positions -> LM state (N, H) and residual state (N, H)."""
+        return self.model.hidden(
+            self.inputs[slots, positions], self.is_audio[slots, positions], positions, attend
+        )
+
+    @torch.inference_mode()
+    def emit(
+        self, slots: Tensor, positions: Tensor, state: Tensor, residual: Tensor, batch_key: int
+    ) -> tuple[Tensor, Tensor]:
+        """Makes the patch that follows each row and writes it for the next position.
+
+        Args:
+            slots, positions: (B,), positions at or after the last of the prompt.
+            state, residual: (B, H) of these rows.
+            batch_key: the ``Sampling.batch_key`` that all of these streams share.
+
+        Returns:
+            Patches (B, P, D), and whether the stream wants to end with this patch (B,) bool.
+        """
+        frame = positions + 1 - self.prompt_length[slots]
+        count = self.patch_shape[0] * self.patch_shape[1]
+        noise = gaussian(self.seed[slots], frame, count).view(-1, *self.patch_shape).to(self.dtype)
+        patches = self.model.next_patch(
+            state, residual, self.patches[slots, positions], noise, self.cfg_value[slots], steps=batch_key
+        )
+        self.write_patches(slots, positions + 1, patches)
+        go_on, stop = self.model.stop_logits(state).unbind(-1)
+        return patches, stop > go_on
+
+    @torch.inference_mode()
+    def write_patches(self, slots: Tensor, positions: Tensor, patches: Tensor) -> None:
+        """Sets the patch (B, P, D) that each row (slot, position) reads: what ``emit`` does with its own."""
+        self.patches[slots, positions] = patches
+        self.inputs[slots, positions] = self.model.encode_patches(patches)
+        self.is_audio[slots, positions] = True

@@ -1,0 +1,139 @@
+"""The request that every pipeline takes: each field, its limits and its error text, in one place."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import invalid
+from .streaming.schedule import ChunkSchedule
+
+Array = NDArray[np.generic]
+
+
+@dataclass(frozen=True)
+class NumberField:
+    """A finite number between two limits, both included."""
+
+    name: str
+    low: float
+    high: float
+    default: float
+    integer: bool = False
+
+    def read(self, inputs: Mapping[str, Array]) -> float:
+        if self.name not in inputs:
+            return self.default
+        value = float(_single(self.name, inputs[self.name]))
+        if not math.isfinite(value):
+            raise invalid(self.name, f"{value} is not a number between {self._limits}")
+        if not self.low <= value <= self.high:
+            shown = int(value) if self.integer else value
+            raise invalid(self.name, f"{shown} is out of range, allowed is {self._limits}")
+        return value
+
+    @property
+    def _limits(self) -> str:
+        return f"{self.low:g} to {self.high:g}"
+
+
+@dataclass(frozen=True)
+class RequestLimits:
+    """What a deployment allows."""
+
+    max_text_chars: int = 4096
+    max_instruction_chars: int = 512
+    max_seconds: float = 120.0
+
+
+@dataclass(frozen=True)
+class SpeechRequest:
+    """A request whose fields are all valid. Absent fields are None, which differs from empty."""
+
+    text: str
+    voice: str | None = None
+    prompt_text: str | None = None
+    instruction: str | None = None
+    language: str | None = None
+    seed: int | None = None
+    max_seconds: float = 120.0
+    chunk_schedule: ChunkSchedule | None = None
+    has_reference_audio: bool = False
+    has_prompt_audio: bool = False
+    sampling: Mapping[str, float] = field(default_factory=dict)
+    """The fields that the family declares, by name."""
+
+
+def parse_request(
+    inputs: Mapping[str, Array], limits: RequestLimits, sampling: Sequence[NumberField]
+) -> SpeechRequest:
+    """Reads a request from its tensors.
+
+    Args:
+        inputs: arrays by input name; BYTES as object arrays.
+        limits: of this deployment.
+        sampling: the fields that the family declares.
+
+    Raises:
+        SpeechError: INVALID_ARG, naming the first field that is wrong.
+    """
+    if "TEXT" not in inputs:
+        raise invalid("TEXT", "is missing")
+    text = _text("TEXT", inputs, limits.max_text_chars) or ""
+    prompt_text = _text("PROMPT_TEXT", inputs, limits.max_text_chars)
+    instruction = _text("INSTRUCTION", inputs, limits.max_instruction_chars)
+    has_prompt_audio = "PROMPT_AUDIO" in inputs
+    if has_prompt_audio and prompt_text is None:
+        raise invalid("PROMPT_TEXT", "is missing; PROMPT_AUDIO needs its transcript")
+    if prompt_text is not None and not has_prompt_audio:
+        raise invalid("PROMPT_AUDIO", "is missing; PROMPT_TEXT is the transcript of it")
+    if instruction is not None and prompt_text is not None:
+        raise invalid("INSTRUCTION", "cannot be given together with PROMPT_TEXT")
+    seconds = NumberField("MAX_SECONDS", 0.1, limits.max_seconds, limits.max_seconds)
+    return SpeechRequest(
+        text=text,
+        voice=_text("VOICE", inputs, 64),
+        prompt_text=prompt_text,
+        instruction=instruction,
+        language=_text("LANGUAGE", inputs, 16),
+        seed=int(_single("SEED", inputs["SEED"])) if "SEED" in inputs else None,
+        max_seconds=seconds.read(inputs),
+        chunk_schedule=_schedule("CHUNK_SCHEDULE", inputs),
+        has_reference_audio="REFERENCE_AUDIO" in inputs,
+        has_prompt_audio=has_prompt_audio,
+        sampling={one.name: one.read(inputs) for one in sampling},
+    )
+
+
+def _single(name: str, array: Array) -> np.generic:
+    if array.size != 1:
+        raise invalid(name, f"has {array.size} elements, must have 1")
+    return array.reshape(-1)[0]
+
+
+def _text(name: str, inputs: Mapping[str, Array], max_chars: int) -> str | None:
+    if name not in inputs:
+        return None
+    raw = _single(name, inputs[name])
+    try:
+        text = raw.decode("utf-8") if isinstance(raw, bytes) else str(raw)
+    except UnicodeDecodeError as error:
+        raise invalid(name, f"is not UTF-8 (byte {error.start})") from error
+    if len(text) > max_chars:
+        raise invalid(name, f"has {len(text)} characters, at most {max_chars} are allowed")
+    if not text.strip():
+        raise invalid(name, "is empty" if not text else "is blank")
+    return text
+
+
+def _schedule(name: str, inputs: Mapping[str, Array]) -> ChunkSchedule | None:
+    if name not in inputs:
+        return None
+    try:
+        return ChunkSchedule(tuple(int(size) for size in inputs[name].reshape(-1)))
+    except ValueError as error:
+        raise invalid(name, str(error)) from error

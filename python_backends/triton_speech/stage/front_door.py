@@ -1,0 +1,182 @@
+"""The front door: one request from its text to its last chunk, over a family's stages."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ClassVar
+
+import triton_python_backend_utils as pb_utils
+from pydantic import Field
+
+from ..errors import SpeechError, full
+from ..families.registry import load_family
+from ..parameters import Parameters
+from .triton import finish, respond_error, start_stage, text_array
+
+log = logging.getLogger(__name__)
+
+AUDIO_OUTPUTS = ("AUDIO", "PCM16", "SAMPLE_RATE", "CHUNK_INDEX", "FINISH_REASON")
+REFERENCE_INPUTS = ("REFERENCE_AUDIO", "PROMPT_AUDIO")
+LATENT_INPUTS = ("REFERENCE_LATENTS", "PROMPT_LATENTS")
+FRONTEND_OUTPUTS = ("STREAM_ID", "TOKENS", "SEED", "MAX_FRAMES", "CHUNK_SCHEDULE")
+CHUNK_OUTPUTS = ("STREAM_ID", "LATENTS", "SKIP_FRAMES", "CHUNK_INDEX", "FINISH_REASON")
+CANCEL_POLL_SECONDS = 0.02
+END = object()
+
+
+class FrontDoorParameters(Parameters):
+    max_streams: int = Field(default=64, ge=1)
+    """Requests at once; one more is refused."""
+    stall_seconds: float = Field(default=30.0, gt=0)
+    """A stage that keeps a stream waiting for longer is taken for dead."""
+
+
+class FrontDoorStage:
+    """Binds a pipeline to Triton: decoupled, asynchronous, one coroutine for each request.
+
+    Triton 2.51 tells a cancel to this stage alone, so it polls for it and tells the talker and the codec itself.
+    """
+
+    family: ClassVar[str]
+
+    def initialize(self, args: Mapping[str, str]) -> None:
+        start_stage(args)
+        family = load_family(self.family)
+        self._parameters = FrontDoorParameters.from_triton(args["model_config"])
+        self._frontend_outputs = [*FRONTEND_OUTPUTS, *family.SAMPLING_INPUTS]
+        # Reading a stream of responses blocks, so each stream holds a thread; they are cheap and mostly asleep.
+        self._readers = ThreadPoolExecutor(self._parameters.max_streams, thread_name_prefix="stream")
+        self._live = 0
+
+    async def execute(self, requests: list[Any]) -> None:
+        await asyncio.gather(*(self._serve(request) for request in requests))
+
+    def finalize(self) -> None:
+        self._readers.shutdown(wait=False, cancel_futures=True)
+
+    async def _serve(self, request: Any) -> None:
+        sender = request.get_response_sender()
+        request_id = request.request_id() or uuid.uuid4().hex
+        try:
+            if self._live >= self._parameters.max_streams:
+                raise full("the server", self._parameters.max_streams)
+            self._live += 1
+            try:
+                await self._speak(request, sender, request_id)
+            finally:
+                self._live -= 1
+        except Exception as error:
+            finish(sender, respond_error(error, request_id))
+
+    async def _speak(self, request: Any, sender: Any, request_id: str) -> None:
+        talker_inputs = await self._prepare(request, request_id)
+        stream_id = next(tensor for tensor in talker_inputs if tensor.name() == "STREAM_ID")
+        requested = [name for name in AUDIO_OUTPUTS if name in request.requested_output_names()]
+        chunks = await self._call(
+            "talker", talker_inputs, CHUNK_OUTPUTS, request_id, decoupled=True
+        )
+        watcher = asyncio.create_task(self._watch(sender, stream_id, request_id))
+        failure: Exception | None = None
+        ended = False
+        try:
+            # Read to the end even after a failure: a dropped iterator leaks shared memory in the 2.51 stub.
+            async for chunk in self._each(iter(chunks)):
+                if failure is not None or not chunk.output_tensors():
+                    continue
+                try:
+                    audio = await self._call("codec", chunk.output_tensors(), requested, request_id)
+                    last = _is_last(chunk)
+                    response = pb_utils.InferenceResponse(audio.output_tensors())
+                    if last:
+                        finish(sender, response)
+                        ended = True
+                    else:
+                        sender.send(response)
+                except Exception as error:
+                    failure = error
+                    await self._cancel(stream_id, request_id)
+        except Exception as error:
+            failure = failure or error
+        finally:
+            watcher.cancel()
+        if failure is not None or not ended:
+            await self._release(stream_id, request_id)
+        if failure is not None:
+            raise failure
+        if not ended:
+            raise SpeechError("INTERNAL", "the talker ended without a last chunk; no speech was made")
+
+    async def _prepare(self, request: Any, request_id: str) -> list[Any]:
+        """What the talker is to be given: the frontend's outputs, and latents where there is audio to encode."""
+        inputs = request.inputs()
+        audio = [tensor for tensor in inputs if tensor.name() in REFERENCE_INPUTS]
+        text = self._call(
+            "frontend",
+            [tensor for tensor in inputs if tensor.name() != "REFERENCE_AUDIO"],
+            self._frontend_outputs,
+            request_id,
+        )
+        if not audio:
+            return list((await text).output_tensors())
+        latents = self._call("reference", audio, LATENT_INPUTS, request_id)
+        prepared, encoded = await asyncio.gather(text, latents)
+        return [*prepared.output_tensors(), *encoded.output_tensors()]
+
+    async def _call(
+        self, stage: str, inputs: Iterable[Any], outputs: Iterable[str], request_id: str, *, decoupled: bool = False
+    ) -> Any:
+        """One call of a stage; its error becomes a SpeechError."""
+        call = pb_utils.InferenceRequest(
+            model_name=f"{self.family}_{stage}",
+            request_id=request_id,
+            inputs=list(inputs),
+            requested_output_names=list(outputs),
+        )
+        answer = call.async_exec(decoupled=True) if decoupled else call.async_exec()
+        response = await asyncio.wait_for(answer, self._parameters.stall_seconds)
+        if not decoupled:
+            _raise_error(response)
+        return response
+
+    async def _each(self, chunks: Iterator[Any]) -> AsyncIterator[Any]:
+        loop = asyncio.get_running_loop()
+        while True:
+            waiting = loop.run_in_executor(self._readers, next, chunks, END)
+            chunk = await asyncio.wait_for(waiting, self._parameters.stall_seconds)
+            if chunk is END:
+                return
+            _raise_error(chunk)
+            yield chunk
+
+    async def _watch(self, sender: Any, stream_id: Any, request_id: str) -> None:
+        while not sender.is_cancelled():
+            await asyncio.sleep(CANCEL_POLL_SECONDS)
+        await self._cancel(stream_id, request_id)
+
+    async def _cancel(self, stream_id: Any, request_id: str) -> None:
+        """Tells the talker to stop; it ends its stream with ``cancelled``, which frees the codec's slot too."""
+        control = pb_utils.Tensor("CONTROL", text_array("cancel"))
+        answers = await self._call("talker", [control, stream_id], ("STREAM_ID",), request_id, decoupled=True)
+        async for _ in self._each(iter(answers)):
+            pass
+
+    async def _release(self, stream_id: Any, request_id: str) -> None:
+        try:
+            control = pb_utils.Tensor("CONTROL", text_array("release"))
+            await self._call("codec", [control, stream_id], ("SAMPLE_RATE",), request_id)
+        except Exception:
+            log.exception("request %s: the codec's slot could not be released", request_id)
+
+
+def _raise_error(response: Any) -> None:
+    if response.has_error():
+        raise SpeechError.from_text(response.error().message())
+
+
+def _is_last(chunk: Any) -> bool:
+    reason = next(t for t in chunk.output_tensors() if t.name() == "FINISH_REASON")
+    return bool(bytes(reason.as_numpy().reshape(-1)[0]))

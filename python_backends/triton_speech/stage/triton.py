@@ -1,0 +1,79 @@
+"""All that touches ``triton_python_backend_utils``: tensors in, responses and errors out."""
+
+from __future__ import annotations
+
+import locale
+import logging
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+# Its classes appear only after model.py is imported, so they are looked up where they are used.
+import triton_python_backend_utils as pb_utils
+from numpy.typing import NDArray
+
+from ..errors import SpeechError, invalid
+
+log = logging.getLogger(__name__)
+
+Array = NDArray[Any]
+
+
+def start_stage(args: Mapping[str, str]) -> None:
+    """First thing in every ``initialize``: the stub starts with an ASCII locale and no logging."""
+    locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
+    logging.basicConfig(level=logging.INFO, format=f"%(levelname)s {args['model_name']}: %(message)s")
+
+
+def checkpoints_folder(args: Mapping[str, str]) -> Path:
+    """Checkpoints lie beside the folder that holds the model repository."""
+    return Path(args["model_repository"]).parents[1] / "checkpoints"
+
+
+def read_inputs(request: Any) -> dict[str, Array]:
+    """Arrays by input name; absent optional inputs are absent here too. BYTES come as object arrays."""
+    return {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+
+
+def read_text(inputs: Mapping[str, Array], name: str) -> str:
+    """The one string of an internal input.
+
+    Raises:
+        SpeechError: INVALID_ARG when it is missing, not one string, or not UTF-8.
+    """
+    if name not in inputs or inputs[name].size != 1:
+        raise invalid(name, "must be one string")
+    try:
+        return bytes(inputs[name].reshape(-1)[0]).decode()
+    except UnicodeDecodeError as error:
+        raise invalid(name, "is not UTF-8") from error
+
+
+def text_array(*texts: str) -> Array:
+    return np.array([text.encode() for text in texts], dtype=np.object_)
+
+
+def respond(outputs: Mapping[str, Array], requested: Collection[str]) -> Any:
+    """A response with the outputs that were asked for, and no other: the 2.51 stub crashes on surplus ones."""
+    return pb_utils.InferenceResponse(
+        [pb_utils.Tensor(name, array) for name, array in outputs.items() if name in requested]
+    )
+
+
+def respond_error(error: BaseException, request_id: str) -> Any:
+    """The response for a failure. What the caller did not cause goes to the log, and only its id to the caller."""
+    if not isinstance(error, SpeechError):
+        log.error("request %s failed", request_id, exc_info=error)
+        error = SpeechError("INTERNAL", f"internal error; the server's log has it under request {request_id}")
+    code = getattr(pb_utils.TritonError, error.code)
+    return pb_utils.InferenceResponse(error=pb_utils.TritonError(error.text, code))
+
+
+def finish(sender: Any, response: Any = None) -> None:
+    """Sends a stream's last response, or its bare end."""
+    if response is None:
+        sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+    else:
+        sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)

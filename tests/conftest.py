@@ -1,0 +1,63 @@
+"""Real servers for the whole suite: one with a tiny random checkpoint, one with the quickstart checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from triton_speech.serve.layout import find_models
+from triton_speech.serve.ports import Ports
+from triton_speech.serve.server import ServerSettings, TritonServer
+
+ROOT = Path(__file__).resolve().parents[1]
+QUICKSTART = ROOT / "checkpoints" / "quickstart"
+READY_SECONDS = 120.0
+SERVER_FIXTURES = {"speech_server", "quickstart_server"}
+
+
+@dataclass(frozen=True)
+class LiveServer:
+    """A ready server: ``host:port`` for gRPC, URLs for HTTP and metrics, and tritonserver's process id."""
+
+    grpc_url: str
+    http_url: str
+    metrics_url: str
+    process: int
+    log_text: Callable[[], str]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        fixtures = set(getattr(item, "fixturenames", ()))
+        if SERVER_FIXTURES & fixtures or ROOT / "tests" / "server" in item.path.parents:
+            item.add_marker("server")
+
+
+@pytest.fixture(scope="session")
+def speech_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    """The project's pipelines with a tiny random VoxCPM2 checkpoint, profile ``cpu``."""
+    from triton_speech.families.voxcpm2.tiny import write_tiny_checkpoint
+
+    checkpoint = tmp_path_factory.mktemp("checkpoints") / "voxcpm2_tiny"
+    write_tiny_checkpoint(checkpoint)
+    yield from _serve(checkpoint)
+
+
+@pytest.fixture(scope="session")
+def quickstart_server() -> Iterator[LiveServer]:
+    """The project's pipelines with the quickstart checkpoint, profile ``cpu``."""
+    if not (QUICKSTART / "config.json").is_file():
+        pytest.skip("checkpoints/quickstart is not there")
+    yield from _serve(QUICKSTART)
+
+
+def _serve(checkpoint: Path) -> Iterator[LiveServer]:
+    settings = ServerSettings(
+        models=find_models(ROOT), checkpoints=checkpoint, profile="cpu", ports=Ports(0, 0, 0), drain_seconds=5
+    )
+    with TritonServer(settings) as server:
+        server.wait_ready(READY_SECONDS)
+        yield LiveServer(server.grpc_url, server.http_url, server.metrics_url, server.pid, server.log_text)
