@@ -25,9 +25,7 @@ class Parameters(BaseModel):
         Raises:
             ValueError: names each parameter that is wrong, its value and what is allowed.
         """
-        given = {
-            name: entry["string_value"] for name, entry in json.loads(model_config).get("parameters", {}).items()
-        }
+        given = {name: entry["string_value"] for name, entry in json.loads(model_config).get("parameters", {}).items()}
         try:
             return cls.model_validate(given)
         except ValidationError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,9 +69,7 @@ class SpeechRequest:
     """The fields that the family declares, by name."""
 
 
-def parse_request(
-    inputs: Mapping[str, Array], limits: RequestLimits, sampling: Sequence[NumberField]
-) -> SpeechRequest:
+def parse_request(inputs: Mapping[str, Array], limits: RequestLimits, sampling: Sequence[NumberField]) -> SpeechRequest:
     """Reads a request from its tensors.
 
     Args:
@@ -109,7 +108,7 @@ def parse_request(
     )
 
 
-def _single(name: str, array: Array) -> np.generic:
+def _single(name: str, array: Array) -> Any:
     if array.size != 1:
         raise invalid(name, f"has {array.size} elements, must have 1")
     return array.reshape(-1)[0]

@@ -19,7 +19,7 @@ from triton_speech_client import (
 )
 
 TEXT = "The quick brown fox jumps over the lazy dog."
-LONG_TEXT = " ".join([TEXT] * 20)
+LONG_TEXT = " ".join([TEXT] * 5)
 
 
 def test_four_requests_run_at_once(speech_server: Any) -> None:

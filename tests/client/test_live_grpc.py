@@ -17,7 +17,7 @@ from triton_speech_client import (
 )
 
 TEXT = "The quick brown fox jumps over the lazy dog."
-LONG_TEXT = " ".join([TEXT] * 20)
+LONG_TEXT = " ".join([TEXT] * 5)
 PIPELINES = ["voxcpm2", "voxcpm2_pipeline"]
 
 

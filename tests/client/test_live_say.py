@@ -69,7 +69,7 @@ def test_play_pipes_the_samples_to_a_program(
 
 
 def test_ctrl_c_exits_with_130_and_keeps_nothing(speech_server: Any, client: SpeechClient, tmp_path: Path) -> None:
-    text = " ".join([TEXT] * 60)
+    text = " ".join([TEXT] * 5)
     command = [sys.executable, "-c", "import sys; from triton_speech_client.cli import main; sys.exit(main())"]
     arguments = ["say", text, "-o", str(tmp_path / "x.wav"), "--url", speech_server.grpc_url]
     process = subprocess.Popen([*command, *arguments], stderr=subprocess.PIPE, text=True)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import soundfile
+from numpy.typing import NDArray
 
 from triton_speech_client import AudioChunk, InvalidRequest, ServerError, Speech
 from triton_speech_client.speech import SpeechBuilder
 
 
-def speech(samples: np.ndarray) -> Speech:
+def speech(samples: NDArray[Any]) -> Speech:
     return Speech(samples, 48000, "stop", seconds_to_first_audio=0.02, wall_seconds=0.5)
 
 

@@ -50,11 +50,10 @@ class AudioFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._file is None:
-            return
         try:
-            self._file.close()
-            if kind is None:
-                self._part.replace(self.path)
-        finally:
+            if self._file is not None:
+                self._file.close()
+                if kind is None:
+                    self._part.replace(self.path)
+        finally:  # also where Ctrl-C came between the making of the file and its assignment
             self._part.unlink(missing_ok=True)

@@ -17,7 +17,19 @@ from ..families.registry import find_checkpoint, load_family
 from ..parameters import DeviceParameters
 from ..streaming.slots import SlotTable
 from .device import choose_device
-from .triton import Array, checkpoints_folder, read_inputs, read_text, respond, respond_error, start_stage, text_array
+from .triton import (
+    Array,
+    checkpoints_folder,
+    read_inputs,
+    read_number,
+    read_text,
+    respond,
+    respond_error,
+    start_stage,
+    text_array,
+)
+
+SCRATCH_SLOT = 0
 
 
 class CodecParameters(DeviceParameters):
@@ -27,21 +39,19 @@ class CodecParameters(DeviceParameters):
     max_chunk_frames: int = Field(default=128, ge=1)
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Chunk:
-    """One request of a batch on its way through the stage."""
-
-    request: Any
     stream: str
     index: int
     patches: Array
+    """(T, P, D) fp32."""
     skipped: int
+    """Leading patches that only prime the decoder."""
     finish: str
-    samples: Array | None = None
 
 
 class CodecStage:
-    """Binds a family's codec to Triton. One response for each chunk, not decoupled; batched across streams."""
+    """Binds a family's codec to Triton. One response for each chunk, not decoupled."""
 
     family: ClassVar[str]
 
@@ -51,89 +61,78 @@ class CodecStage:
         self._parameters = CodecParameters.from_triton(args["model_config"])
         folder = find_checkpoint(checkpoints_folder(args), self._parameters.checkpoint, family.ARCHITECTURE)
         capacity = self._parameters.max_streams
-        self._codec = family.load_codec(
-            folder, slots=capacity + 1, device=choose_device(self._parameters, args)
-        )
-        self._slots = SlotTable(capacity, self._parameters.idle_seconds, first=1)
-        self._codec.decode(torch.zeros(1, 1, *self._codec.patch_shape), [0])
+        self._codec = family.load_codec(folder, slots=capacity + 1, device=choose_device(self._parameters, args))
+        self._slots = SlotTable(capacity, self._parameters.idle_seconds, first=SCRATCH_SLOT + 1)
+        # The first decode pays for torch's start; no caller should.
+        self._codec.decode(torch.zeros(1, 1, *self._codec.patch_shape), [SCRATCH_SLOT])
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        responses: list[Any] = [None] * len(requests)
-        batch: dict[int, _Chunk] = {}
-        for place, request in enumerate(requests):
-            try:
-                inputs = read_inputs(request)
-                if "CONTROL" in inputs:
-                    self._slots.release(read_text(inputs, "STREAM_ID"))
-                    responses[place] = respond({}, ())
-                    continue
-                chunk = self._read(request, inputs)
-                if any(other.stream == chunk.stream for other in batch.values()):
-                    self._run(batch, responses)
-                batch[place] = chunk
-            except Exception as error:
-                responses[place] = respond_error(error, request.request_id())
-        self._run(batch, responses)
-        return responses
+        return [self._answer(request) for request in requests]
 
-    def _read(self, request: Any, inputs: Mapping[str, Array]) -> _Chunk:
+    def _answer(self, request: Any) -> Any:
+        try:
+            inputs = read_inputs(request)
+            if "CONTROL" in inputs:
+                return self._control(inputs)
+            requested = request.requested_output_names()
+            return respond(self._decode(self._read(inputs), "PCM16" in requested), requested)
+        except Exception as error:
+            return respond_error(error, request.request_id())
+
+    def _control(self, inputs: Mapping[str, Array]) -> Any:
+        command = read_text(inputs, "CONTROL")
+        if command != "release":
+            raise invalid("CONTROL", f"{command!r} is not allowed, only 'release' is")
+        self._slots.release(read_text(inputs, "STREAM_ID"))
+        return respond({}, ())
+
+    def _read(self, inputs: Mapping[str, Array]) -> _Chunk:
         patches = inputs.get("LATENTS")
-        if patches is None or patches.shape[1:] != self._codec.patch_shape:
-            patch, dims = self._codec.patch_shape
+        patch, dims = self._codec.patch_shape
+        if patches is None or patches.shape[1:] != (patch, dims):
             raise invalid("LATENTS", f"must have shape [n, {patch}, {dims}]")
-        if len(patches) > self._parameters.max_chunk_frames:
-            raise invalid(
-                "LATENTS", f"holds {len(patches)} frames, at most {self._parameters.max_chunk_frames} are allowed"
-            )
-        if not np.isfinite(patches).all():
-            raise SpeechError("INTERNAL", "the talker made NaN or infinite latents; the stream was ended")
-        skipped = int(inputs["SKIP_FRAMES"][0]) if "SKIP_FRAMES" in inputs else 0
+        limit = self._parameters.max_chunk_frames
+        if len(patches) > limit:
+            raise invalid("LATENTS", f"holds {len(patches)} frames, at most {limit} are allowed")
+        skipped = int(read_number(inputs, "SKIP_FRAMES"))
         if not 0 <= skipped <= len(patches):
             raise invalid("SKIP_FRAMES", f"is {skipped}, must be 0 to {len(patches)}")
         return _Chunk(
-            request,
-            read_text(inputs, "STREAM_ID"),
-            int(inputs["CHUNK_INDEX"][0]),
-            patches,
-            skipped,
-            read_text(inputs, "FINISH_REASON"),
+            stream=read_text(inputs, "STREAM_ID"),
+            index=int(read_number(inputs, "CHUNK_INDEX")),
+            patches=patches,
+            skipped=skipped,
+            finish=read_text(inputs, "FINISH_REASON"),
         )
 
-    def _run(self, batch: dict[int, _Chunk], responses: list[Any]) -> None:
-        """Answers and empties ``batch``, whose streams are distinct."""
-        by_size: dict[int, list[int]] = {}
-        for place, chunk in batch.items():
-            by_size.setdefault(len(chunk.patches), []).append(place)
-        for places in by_size.values():
-            chunks = [batch[place] for place in places]
-            for place, response in zip(places, self._decode(chunks), strict=True):
-                responses[place] = response
-        batch.clear()
-
-    def _decode(self, chunks: list[_Chunk]) -> list[Any]:
-        """Responses for chunks of distinct streams with the same number of frames."""
-        outcomes: list[Any] = []
-        ready: list[tuple[_Chunk, int]] = []
-        for chunk in chunks:
-            try:
-                ready.append((chunk, self._slot(chunk)))
-                outcomes.append(chunk)
-            except SpeechError as error:
-                outcomes.append(respond_error(error, chunk.request.request_id()))
+    def _decode(self, chunk: _Chunk, wants_pcm16: bool) -> dict[str, Array]:
+        slot = self._slot(chunk)
         try:
-            if ready and len(ready[0][0].patches):
-                patches = torch.from_numpy(np.stack([chunk.patches for chunk, _ in ready]))
-                for (chunk, _), samples in zip(
-                    ready, self._codec.decode(patches, [slot for _, slot in ready]), strict=True
-                ):
-                    per_frame = len(samples) // len(chunk.patches)
-                    chunk.samples = samples[chunk.skipped * per_frame :].numpy()
-        except Exception as error:
-            for chunk, _ in ready:
-                self._slots.release(chunk.stream)
-            failed = {id(chunk): respond_error(error, chunk.request.request_id()) for chunk, _ in ready}
-            return [failed.get(id(outcome), outcome) for outcome in outcomes]
-        return [self._answer(outcome) if isinstance(outcome, _Chunk) else outcome for outcome in outcomes]
+            samples = self._samples(chunk, slot)
+        except Exception:
+            self._slots.release(chunk.stream)
+            raise
+        if chunk.finish:
+            self._slots.release(chunk.stream)
+        outputs: dict[str, Array] = {
+            "AUDIO": samples,
+            "SAMPLE_RATE": np.array([self._codec.sample_rate], dtype=np.int32),
+            "CHUNK_INDEX": np.array([chunk.index], dtype=np.int32),
+            "FINISH_REASON": text_array(chunk.finish),
+        }
+        if wants_pcm16:
+            outputs["PCM16"] = to_pcm16(samples)
+        return outputs
+
+    def _samples(self, chunk: _Chunk, slot: int) -> Array:
+        """Samples (N,) fp32 of a chunk; none for one that only tells the end."""
+        count = len(chunk.patches)
+        if not count:
+            return np.zeros(0, dtype=np.float32)
+        if not np.isfinite(chunk.patches).all():
+            raise SpeechError("INTERNAL", "the talker made NaN or infinite latents; the stream was ended")
+        samples = self._codec.decode(torch.tensor(chunk.patches).unsqueeze(0), [slot])[0].numpy()
+        return samples[chunk.skipped * (len(samples) // count) :]
 
     def _slot(self, chunk: _Chunk) -> int:
         now = time.monotonic()
@@ -149,19 +148,3 @@ class CodecStage:
         lease.next_chunk += 1
         lease.last_used = now
         return lease.slot
-
-    def _answer(self, chunk: _Chunk) -> Any:
-        if chunk.finish:
-            self._slots.release(chunk.stream)
-        samples = np.zeros(0, dtype=np.float32) if chunk.samples is None else chunk.samples
-        requested = chunk.request.requested_output_names()
-        outputs: dict[str, Array] = {
-            "SAMPLE_RATE": np.array([self._codec.sample_rate], dtype=np.int32),
-            "CHUNK_INDEX": np.array([chunk.index], dtype=np.int32),
-            "FINISH_REASON": text_array(chunk.finish),
-        }
-        if "AUDIO" in requested:
-            outputs["AUDIO"] = samples
-        if "PCM16" in requested:
-            outputs["PCM16"] = to_pcm16(samples)
-        return respond(outputs, requested)

@@ -15,7 +15,7 @@ from pydantic import Field
 from ..errors import SpeechError, full
 from ..families.registry import load_family
 from ..parameters import Parameters
-from .triton import finish, respond_error, start_stage, text_array
+from .triton import Reply, respond_error, start_stage, text_array
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +33,8 @@ class FrontDoorParameters(Parameters):
     """Requests at once; one more is refused."""
     stall_seconds: float = Field(default=30.0, gt=0)
     """A stage that keeps a stream waiting for longer is taken for dead."""
+    queue_seconds: float = Field(default=30.0, gt=0)
+    """A stream that has not begun within this time gives up: the talker is full."""
 
 
 class FrontDoorStage:
@@ -49,7 +51,9 @@ class FrontDoorStage:
         self._parameters = FrontDoorParameters.from_triton(args["model_config"])
         self._frontend_outputs = [*FRONTEND_OUTPUTS, *family.SAMPLING_INPUTS]
         # Reading a stream of responses blocks, so each stream holds a thread; they are cheap and mostly asleep.
-        self._readers = ThreadPoolExecutor(self._parameters.max_streams, thread_name_prefix="stream")
+        # As many again for cancels, which must not wait behind the streams that they end.
+        self._readers = ThreadPoolExecutor(2 * self._parameters.max_streams, thread_name_prefix="stream")
+        self._watchers: set[asyncio.Task[None]] = set()
         self._live = 0
 
     async def execute(self, requests: list[Any]) -> None:
@@ -59,56 +63,59 @@ class FrontDoorStage:
         self._readers.shutdown(wait=False, cancel_futures=True)
 
     async def _serve(self, request: Any) -> None:
-        sender = request.get_response_sender()
+        reply = Reply(request.get_response_sender())
         request_id = request.request_id() or uuid.uuid4().hex
         try:
             if self._live >= self._parameters.max_streams:
                 raise full("the server", self._parameters.max_streams)
             self._live += 1
             try:
-                await self._speak(request, sender, request_id)
+                await self._speak(request, reply, request_id)
             finally:
                 self._live -= 1
         except Exception as error:
-            finish(sender, respond_error(error, request_id))
+            reply.finish(respond_error(error, request_id))
 
-    async def _speak(self, request: Any, sender: Any, request_id: str) -> None:
+    async def _speak(self, request: Any, reply: Reply, request_id: str) -> None:
         talker_inputs = await self._prepare(request, request_id)
         stream_id = next(tensor for tensor in talker_inputs if tensor.name() == "STREAM_ID")
         requested = [name for name in AUDIO_OUTPUTS if name in request.requested_output_names()]
-        chunks = await self._call(
-            "talker", talker_inputs, CHUNK_OUTPUTS, request_id, decoupled=True
-        )
-        watcher = asyncio.create_task(self._watch(sender, stream_id, request_id))
+        chunks = await self._call("talker", talker_inputs, CHUNK_OUTPUTS, request_id, decoupled=True)
+        # A watcher ends by itself, soon after the reply.
+        watcher = asyncio.create_task(self._watch(reply, stream_id, request_id))
+        self._watchers.add(watcher)
+        watcher.add_done_callback(self._watchers.discard)
         failure: Exception | None = None
-        ended = False
         try:
             # Read to the end even after a failure: a dropped iterator leaks shared memory in the 2.51 stub.
             async for chunk in self._each(iter(chunks)):
-                if failure is not None or not chunk.output_tensors():
+                if failure is not None:
                     continue
                 try:
-                    audio = await self._call("codec", chunk.output_tensors(), requested, request_id)
-                    last = _is_last(chunk)
-                    response = pb_utils.InferenceResponse(audio.output_tensors())
-                    if last:
-                        finish(sender, response)
-                        ended = True
-                    else:
-                        sender.send(response)
+                    await self._pass_on(chunk, reply, requested, request_id)
                 except Exception as error:
                     failure = error
                     await self._cancel(stream_id, request_id)
         except Exception as error:
             failure = failure or error
-        finally:
-            watcher.cancel()
-        if failure is not None or not ended:
-            await self._release(stream_id, request_id)
+            await self._cancel(stream_id, request_id)
+        if failure is None and not reply.ended:
+            failure = SpeechError("INTERNAL", "the talker ended without a last chunk; no speech was made")
         if failure is not None:
+            await self._release(stream_id, request_id)
             raise failure
-        if not ended:
-            raise SpeechError("INTERNAL", "the talker ended without a last chunk; no speech was made")
+
+    async def _pass_on(self, chunk: Any, reply: Reply, requested: Iterable[str], request_id: str) -> None:
+        """Turns one of the talker's responses into one for the caller."""
+        _raise_error(chunk)
+        if not chunk.output_tensors():
+            return
+        audio = await self._call("codec", chunk.output_tensors(), requested, request_id)
+        response = pb_utils.InferenceResponse(audio.output_tensors())
+        if _is_last(chunk):
+            reply.finish(response)
+        else:
+            reply.send(response)
 
     async def _prepare(self, request: Any, request_id: str) -> list[Any]:
         """What the talker is to be given: the frontend's outputs, and latents where there is audio to encode."""
@@ -143,26 +150,41 @@ class FrontDoorStage:
         return response
 
     async def _each(self, chunks: Iterator[Any]) -> AsyncIterator[Any]:
+        """The talker's responses; the wait for the first one is the wait for a slot."""
         loop = asyncio.get_running_loop()
+        begun = False
         while True:
             waiting = loop.run_in_executor(self._readers, next, chunks, END)
-            chunk = await asyncio.wait_for(waiting, self._parameters.stall_seconds)
+            try:
+                limit = self._parameters.stall_seconds if begun else self._parameters.queue_seconds
+                chunk = await asyncio.wait_for(waiting, limit)
+            except asyncio.TimeoutError as error:
+                if begun:
+                    raise
+                raise SpeechError(
+                    "UNAVAILABLE", f"the talker is full: no place came free within {limit:g} s; try again in a moment"
+                ) from error
+            begun = True
             if chunk is END:
                 return
-            _raise_error(chunk)
             yield chunk
 
-    async def _watch(self, sender: Any, stream_id: Any, request_id: str) -> None:
-        while not sender.is_cancelled():
+    async def _watch(self, reply: Reply, stream_id: Any, request_id: str) -> None:
+        while not reply.ended:
+            if reply.is_cancelled():
+                await self._cancel(stream_id, request_id)
+                return
             await asyncio.sleep(CANCEL_POLL_SECONDS)
-        await self._cancel(stream_id, request_id)
 
     async def _cancel(self, stream_id: Any, request_id: str) -> None:
         """Tells the talker to stop; it ends its stream with ``cancelled``, which frees the codec's slot too."""
-        control = pb_utils.Tensor("CONTROL", text_array("cancel"))
-        answers = await self._call("talker", [control, stream_id], ("STREAM_ID",), request_id, decoupled=True)
-        async for _ in self._each(iter(answers)):
-            pass
+        try:
+            control = pb_utils.Tensor("CONTROL", text_array("cancel"))
+            answers = await self._call("talker", [control, stream_id], ("STREAM_ID",), request_id, decoupled=True)
+            async for answer in self._each(iter(answers)):
+                _raise_error(answer)
+        except Exception:
+            log.exception("request %s: the talker could not be told to stop", request_id)
 
     async def _release(self, stream_id: Any, request_id: str) -> None:
         try:

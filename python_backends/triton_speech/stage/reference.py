@@ -62,6 +62,4 @@ class ReferenceStage:
         data = bytes(inputs[field].reshape(-1)[0])
         samples = read_audio(data, field, sample_rate=self._encoder.sample_rate, limits=self._limits)
         role = ROLES[name]
-        return self._cache.get_or_compute(
-            content_key(samples, role), lambda: self._encoder.encode(samples, role)
-        )
+        return self._cache.get_or_compute(content_key(samples, role), lambda: self._encoder.encode(samples, role))

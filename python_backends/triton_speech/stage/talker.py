@@ -27,6 +27,7 @@ from .triton import (
     checkpoints_folder,
     finish,
     read_inputs,
+    read_number,
     read_text,
     respond,
     respond_error,
@@ -58,9 +59,7 @@ class TalkerParameters(DeviceParameters):
 
     @property
     def engine_options(self) -> EngineOptions:
-        return EngineOptions(
-            **{name: getattr(self, name) for name in EngineOptions.__dataclass_fields__}
-        )
+        return EngineOptions(**{name: getattr(self, name) for name in EngineOptions.__dataclass_fields__})
 
 
 @dataclass
@@ -143,10 +142,10 @@ class TalkerStage:
         prompt = self._family.make_prompt(
             self._tokens(inputs), self._latents(inputs, "REFERENCE_LATENTS"), self._latents(inputs, "PROMPT_LATENTS")
         )
-        seed = int(_one(inputs, "SEED"))
+        seed = int(read_number(inputs, "SEED"))
         values = {name: array.reshape(-1)[0] for name, array in inputs.items() if array.size == 1}
         talker_request = TalkerRequest(
-            stream, prompt, self._family.make_sampling(seed, values), int(_one(inputs, "MAX_FRAMES"))
+            stream, prompt, self._family.make_sampling(seed, values), int(read_number(inputs, "MAX_FRAMES"))
         )
         asked = inputs.get("CHUNK_SCHEDULE")
         schedule = self._schedule if asked is None or asked.size == 0 else ChunkSchedule(tuple(map(int, asked)))
@@ -215,9 +214,7 @@ class TalkerStage:
         else:
             stream.sender.send(response)
 
-    def _chunk_outputs(
-        self, stream: _Stream, frame: Frame, index: int, chunk: list[torch.Tensor]
-    ) -> dict[str, Array]:
+    def _chunk_outputs(self, stream: _Stream, frame: Frame, index: int, chunk: list[torch.Tensor]) -> dict[str, Array]:
         priming = stream.priming if index == 0 and stream.priming is not None and chunk else None
         skipped = 0 if priming is None else len(priming)
         patches = [] if priming is None else list(priming)
@@ -230,9 +227,3 @@ class TalkerStage:
             "CHUNK_INDEX": np.array([index], dtype=np.int32),
             "FINISH_REASON": text_array(frame.finish),
         }
-
-
-def _one(inputs: Mapping[str, Array], name: str) -> Any:
-    if name not in inputs or inputs[name].size != 1:
-        raise invalid(name, "must be one number")
-    return inputs[name].reshape(-1)[0]

@@ -51,6 +51,17 @@ def read_text(inputs: Mapping[str, Array], name: str) -> str:
         raise invalid(name, "is not UTF-8") from error
 
 
+def read_number(inputs: Mapping[str, Array], name: str) -> Any:
+    """The one number of an internal input.
+
+    Raises:
+        SpeechError: INVALID_ARG when it is missing or not one number.
+    """
+    if name not in inputs or inputs[name].size != 1:
+        raise invalid(name, "must be one number")
+    return inputs[name].reshape(-1)[0]
+
+
 def text_array(*texts: str) -> Array:
     return np.array([text.encode() for text in texts], dtype=np.object_)
 
@@ -69,6 +80,30 @@ def respond_error(error: BaseException, request_id: str) -> Any:
         error = SpeechError("INTERNAL", f"internal error; the server's log has it under request {request_id}")
     code = getattr(pb_utils.TritonError, error.code)
     return pb_utils.InferenceResponse(error=pb_utils.TritonError(error.text, code))
+
+
+class Reply:
+    """A response sender that is left alone once its stream has ended.
+
+    Triton frees the other side of a sender with the final response. A call of ``is_cancelled`` after that reads freed
+    memory and takes the whole server down.
+    """
+
+    def __init__(self, sender: Any) -> None:
+        self._sender = sender
+        self.ended = False
+
+    def send(self, response: Any) -> None:
+        self._sender.send(response)
+
+    def finish(self, response: Any) -> None:
+        """Sends the last response."""
+        self.ended = True
+        finish(self._sender, response)
+
+    def is_cancelled(self) -> bool:
+        """Whether the caller has gone; False once the stream has ended."""
+        return not self.ended and bool(self._sender.is_cancelled())
 
 
 def finish(sender: Any, response: Any = None) -> None:

@@ -75,9 +75,7 @@ def make_sampling(seed: int, values: Mapping[str, Any]) -> Sampling:
     """Reads the sampling fields that the frontend sends along."""
     from .talker import Sampling
 
-    return Sampling(
-        seed=seed, cfg_value=float(values["CFG_VALUE"]), inference_steps=int(values["INFERENCE_STEPS"])
-    )
+    return Sampling(seed=seed, cfg_value=float(values["CFG_VALUE"]), inference_steps=int(values["INFERENCE_STEPS"]))
 
 
 def priming_patches(prompt: Prompt) -> Tensor | None:

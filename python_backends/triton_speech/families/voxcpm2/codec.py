@@ -24,8 +24,10 @@ class VoxCPM2Codec:
 
     @classmethod
     def from_checkpoint(cls, folder: Path, *, slots: int, device: str = "cpu") -> VoxCPM2Codec:
-        vae = load_audio_vae(folder, device=device)
-        return cls(StreamingDecoder(vae), VoxCPM2Config.from_checkpoint(folder), slots, torch.device(device))
+        config = VoxCPM2Config.from_checkpoint(folder)
+        # Patch by patch, so that no bit of a stream's samples depends on how it was cut into chunks.
+        decoder = StreamingDecoder(load_audio_vae(folder, device=device), unit=config.patch_size)
+        return cls(decoder, config, slots, torch.device(device))
 
     @torch.inference_mode()
     def reset(self, slot: int) -> None:

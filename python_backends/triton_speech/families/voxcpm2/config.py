@@ -150,9 +150,7 @@ class VoxCPM2Config(_Section):
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:
-            wrong = "; ".join(
-                f"{'.'.join(map(str, e['loc'])) or 'config.json'}: {e['msg']}" for e in error.errors()
-            )
+            wrong = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'config.json'}: {e['msg']}" for e in error.errors())
             raise ValueError(f"config.json of checkpoint {folder.name!r} is not usable: {wrong}") from error
 
     @property

@@ -98,9 +98,7 @@ class FlowMatching(nn.Module):
             times, widths = schedule(steps)
             device = self.estimator.in_proj.weight.device
             delta = widths if self.mean_mode else [0.0] * len(widths)
-            embedded = self.estimator.embed_time(
-                torch.tensor(times, device=device), torch.tensor(delta, device=device)
-            )
+            embedded = self.estimator.embed_time(torch.tensor(times, device=device), torch.tensor(delta, device=device))
             self._embedded[steps] = embedded, widths
         return self._embedded[steps]
 
@@ -121,9 +119,7 @@ class FlowMatching(nn.Module):
             time = embedded[index].expand(2 * batch, 1, -1)
             velocity = self.estimator(x.repeat(2, 1, 1), both_mu, time, both_cond)
             conditioned, free = velocity.flatten(1).float().chunk(2)
-            scale = (conditioned * free).sum(1, keepdim=True) / (
-                free.square().sum(1, keepdim=True) + GUIDANCE_EPS
-            )
+            scale = (conditioned * free).sum(1, keepdim=True) / (free.square().sum(1, keepdim=True) + GUIDANCE_EPS)
             free = free * scale
             guided = free + guidance * (conditioned - free)
             x = x - width * guided.view_as(x).to(x.dtype)

@@ -17,9 +17,7 @@ Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
 def attend_bidirectional(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Full attention inside each short sequence: q (B, T, heads, d) -> (B, T, heads, d)."""
-    out = F.scaled_dot_product_attention(
-        q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), enable_gqa=True
-    )
+    out = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), enable_gqa=True)
     return out.transpose(1, 2)
 
 
@@ -124,9 +122,7 @@ class GatedMLP(nn.Module):
         self.gate_up: nn.Parameter | None = None
 
     def fuse(self) -> None:
-        self.gate_up = nn.Parameter(
-            torch.cat((self.gate_proj.weight, self.up_proj.weight)), requires_grad=False
-        )
+        self.gate_up = nn.Parameter(torch.cat((self.gate_proj.weight, self.up_proj.weight)), requires_grad=False)
         del self.gate_proj, self.up_proj
 
     def forward(self, x: Tensor) -> Tensor:
@@ -163,9 +159,7 @@ class MiniCPM(nn.Module):
         self.config = config
         if config.vocab_size:
             self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.layers = nn.ModuleList(
-            Block(config, first_layer + index) for index in range(config.num_hidden_layers)
-        )
+        self.layers = nn.ModuleList(Block(config, first_layer + index) for index in range(config.num_hidden_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.rope = None if config.no_rope else LongRope(config, length)
 

@@ -28,9 +28,7 @@ class VoxCPM2Talker(nn.Module):
         lm, encoder = config.lm_config, config.local_stack(config.encoder_config)
         dit = config.local_stack(config.dit_config)
         self.base_lm = MiniCPM(lm, length=self.length)
-        self.residual_lm = MiniCPM(
-            config.residual_config, length=self.length, first_layer=lm.num_hidden_layers
-        )
+        self.residual_lm = MiniCPM(config.residual_config, length=self.length, first_layer=lm.num_hidden_layers)
         self.feat_encoder = LocalEncoder(encoder, feat_dim=config.feat_dim, patch_size=config.patch_size)
         # mu joins the projections of both language models: two tokens of the DiT's width.
         estimator = LocDiT(dit, feat_dim=config.feat_dim, patch_size=config.patch_size, mu_tokens=2)
@@ -65,9 +63,7 @@ class VoxCPM2Talker(nn.Module):
         """Latent patches (B, P, D) -> what the LM reads in their place (B, H)."""
         return self.enc_to_lm_proj(self.feat_encoder(patches))
 
-    def hidden(
-        self, inputs: Tensor, is_audio: Tensor, positions: Tensor, attend: Attend
-    ) -> tuple[Tensor, Tensor]:
+    def hidden(self, inputs: Tensor, is_audio: Tensor, positions: Tensor, attend: Attend) -> tuple[Tensor, Tensor]:
         """Both language models over rows that ``attend`` knows how to place.
 
         Args:

@@ -121,12 +121,12 @@ class StreamingDecoder:
         batch, _, frames = latents.shape
         if frames % unit:
             raise ValueError(f"latents has {frames} frames, expected a multiple of the unit ({unit})")
-        return torch.cat(
-            [
-                torch.cat([self.step(piece, rows[i : i + 1]) for piece in torch.split(latents[i : i + 1], unit, 2)], 1)
-                for i in range(batch)
-            ]
-        )
+        audio = latents.new_empty(batch, frames * self.hop)
+        for i in range(batch):
+            for start in range(0, frames, unit):
+                piece = self.step(latents[i : i + 1, :, start : start + unit], rows[i : i + 1])
+                audio[i, start * self.hop : (start + unit) * self.hop] = piece[0]
+        return audio
 
 
 class _Plan:

@@ -85,9 +85,7 @@ class SlotTalker:
     @torch.inference_mode()
     def hidden(self, slots: Tensor, positions: Tensor, attend: Attend) -> tuple[Tensor, Tensor]:
         """Rows (N,) of slots and positions -> LM state (N, H) and residual state (N, H)."""
-        return self.model.hidden(
-            self.inputs[slots, positions], self.is_audio[slots, positions], positions, attend
-        )
+        return self.model.hidden(self.inputs[slots, positions], self.is_audio[slots, positions], positions, attend)
 
     @torch.inference_mode()
     def emit(

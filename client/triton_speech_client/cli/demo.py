@@ -1,0 +1,46 @@
+"""``triton-speech demo``: starts a server, speaks one sentence into a file, says where it is, and stops."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+from triton_speech.serve.errors import SpeechSetupError
+from triton_speech.serve.layout import find_checkpoints, find_models
+from triton_speech.serve.ports import Ports
+from triton_speech.serve.server import ServerSettings, TritonServer
+from triton_speech_client.cli.say import summary
+from triton_speech_client.grpc_client import SpeechClient
+
+READY_SECONDS = 120.0
+FREE_PORTS = Ports(0, 0, 0)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of ``demo``."""
+    parser.add_argument("text", help="what to say")
+    parser.add_argument("-o", "--output", type=Path, default=Path("hello.wav"), help="file to write (%(default)s)")
+    parser.add_argument("--checkpoints", type=Path, help="folder of checkpoints (the quickstart voice)")
+    parser.add_argument("--seed", type=int, default=0, help="the same seed gives the same speech (%(default)s)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Speaks; raises ``SpeechClientError`` or ``ValueError`` when it cannot."""
+    try:
+        models = find_models(None)
+        checkpoints = find_checkpoints(args.checkpoints, models)
+        settings = ServerSettings(models=models, checkpoints=checkpoints, profile="cpu", ports=FREE_PORTS)
+        print("starting the server ...", flush=True)
+        began = time.monotonic()
+        with TritonServer(settings) as server:
+            server.start()
+            server.wait_ready(READY_SECONDS)
+            print(f"ready in {time.monotonic() - began:.1f} s, speaking ...", flush=True)
+            with SpeechClient(server.grpc_url) as client:
+                speech = client.synthesize(args.text, seed=args.seed)
+            speech.save(args.output)
+        print(summary(speech, args.output.resolve(), played=False))
+    except SpeechSetupError as error:
+        raise ValueError(str(error)) from error
+    return 0

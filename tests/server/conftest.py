@@ -1,0 +1,165 @@
+"""Servers with settings of their own, and a client that sends what a well-behaved one would not."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from tritonclient.grpc import InferResult, service_pb2, service_pb2_grpc
+from tritonclient.utils import np_to_triton_dtype, serialize_byte_tensor
+
+from triton_speech.families.voxcpm2.tiny import write_tiny_checkpoint
+from triton_speech.serve.layout import REPOSITORIES, find_models
+from triton_speech.serve.ports import Ports
+from triton_speech.serve.server import ServerSettings, TritonServer
+
+ROOT = Path(__file__).resolve().parents[2]
+READY_SECONDS = 120.0
+STREAM_SECONDS = 90.0
+OUTPUTS = ("AUDIO", "SAMPLE_RATE", "CHUNK_INDEX", "FINISH_REASON")
+
+Inputs = Mapping[str, Any]
+Parameters = Mapping[str, Mapping[str, object]]
+
+# Several processes that each spin on all cores slow each other down tenfold.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """All that came back for one request: responses with data, error texts, final flags, seconds to the end."""
+
+    responses: list[InferResult]
+    errors: list[str]
+    finals: int
+    seconds: float
+
+    def column(self, name: str) -> list[Any]:
+        """The one value of an output in each response."""
+        return [response.as_numpy(name).item() for response in self.responses]
+
+    def samples(self, name: str = "AUDIO") -> Any:
+        return np.concatenate([response.as_numpy(name) for response in self.responses])
+
+
+class Caller:
+    """Sends any tensors to any model, one stream a request. May be shared by threads."""
+
+    def __init__(self, grpc_url: str) -> None:
+        self._channel = grpc.insecure_channel(grpc_url, options=[("grpc.max_send_message_length", -1)])
+        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def open(self, model: str, inputs: Inputs, outputs: Sequence[str] = OUTPUTS, request_id: str = "") -> Any:
+        """The running call: iterate over it for the protocol's messages, ``cancel()`` it to leave."""
+        request = service_pb2.ModelInferRequest(model_name=model, id=request_id)
+        for name, value in inputs.items():
+            array = value if isinstance(value, np.ndarray) else bytes_array(value)
+            dtype = np_to_triton_dtype(array.dtype)
+            request.inputs.add(name=name, datatype=dtype, shape=array.shape)
+            content = serialize_byte_tensor(array).item() if dtype == "BYTES" else array.tobytes()
+            request.raw_input_contents.append(content)
+        for name in outputs:
+            request.outputs.add(name=name)
+        request.parameters["triton_enable_empty_final_response"].bool_param = True
+        return self._stub.ModelStreamInfer(iter((request,)), timeout=STREAM_SECONDS)
+
+    def ask(self, model: str, inputs: Inputs, outputs: Sequence[str] = OUTPUTS, request_id: str = "") -> Answer:
+        started = time.perf_counter()
+        responses, errors, finals = [], [], 0
+        for message in self.open(model, inputs, outputs, request_id):
+            if message.error_message:
+                errors.append(message.error_message)
+            elif message.infer_response.outputs:
+                responses.append(InferResult(message.infer_response))
+            finals += message.infer_response.parameters["triton_final_response"].bool_param
+        return Answer(responses, errors, finals, time.perf_counter() - started)
+
+    def ask_all(self, model: str, every: Sequence[Inputs]) -> list[Answer]:
+        """The answers to requests that run at once."""
+        with ThreadPoolExecutor(len(every)) as threads:
+            return list(threads.map(lambda inputs: self.ask(model, inputs), every))
+
+
+def bytes_array(value: str | bytes) -> Any:
+    """A BYTES tensor of shape [1]."""
+    return np.array([value.encode() if isinstance(value, str) else value], dtype=np.object_)
+
+
+@pytest.fixture(params=["voxcpm2", "voxcpm2_pipeline"])
+def pipeline(request: pytest.FixtureRequest) -> str:
+    """Each of the pipelines in turn: what one promises the other one keeps."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def calling() -> Callable[[str], AbstractContextManager[Caller]]:
+    """Opens a caller of the server with this gRPC address."""
+
+    @contextmanager
+    def call(grpc_url: str) -> Iterator[Caller]:
+        caller = Caller(grpc_url)
+        try:
+            yield caller
+        finally:
+            caller.close()
+
+    return call
+
+
+@pytest.fixture
+def caller(speech_server: Any, calling: Callable[[str], AbstractContextManager[Caller]]) -> Iterator[Caller]:
+    """A caller of the suite's server."""
+    with calling(speech_server.grpc_url) as caller:
+        yield caller
+
+
+@pytest.fixture(scope="session")
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., AbstractContextManager[TritonServer]]:
+    """Starts a server whose stages have other parameters than the project's files give them."""
+
+    @contextmanager
+    def serve(parameters: Parameters, **checkpoint: Any) -> Iterator[TritonServer]:
+        models = tmp_path_factory.mktemp("models")
+        change_models(find_models(ROOT), models, parameters)
+        folder = write_tiny_checkpoint(models / "checkpoints" / "voxcpm2_tiny", **checkpoint)
+        settings = ServerSettings(models=models, checkpoints=folder, ports=Ports(0, 0, 0), drain_seconds=2)
+        with TritonServer(settings) as server:
+            server.wait_ready(READY_SECONDS)
+            yield server
+
+    return serve
+
+
+def change_models(source: Path, target: Path, parameters: Parameters) -> None:
+    """Links every model of ``source`` into ``target``; those with parameters get a configuration of their own."""
+    for repository in REPOSITORIES:
+        (target / repository).mkdir()
+        for model in (source / repository).iterdir():
+            link = target / repository / model.name
+            if model.name not in parameters:
+                link.symlink_to(model)
+                continue
+            link.mkdir()
+            (link / "1").symlink_to(model / "1")
+            config = (model / "config.pbtxt").read_text(encoding="utf-8")
+            (link / "config.pbtxt").write_text(with_parameters(config, parameters[model.name]), encoding="utf-8")
+
+
+def with_parameters(config: str, parameters: Mapping[str, object]) -> str:
+    for name, value in parameters.items():
+        config = re.sub(rf'parameters \{{ key: "{name}".*\n', "", config)
+        config += f'parameters {{ key: "{name}" value: {{ string_value: "{value}" }} }}\n'
+    return config
