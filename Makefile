@@ -25,7 +25,7 @@ unit parity server client: $(READY)
 	$(BIN)/python -m pytest tests/$@ -q
 
 perf: $(READY)
-	$(BIN)/python -m tests.perf.bench_pipeline
+	$(BIN)/python tests/perf/bench_pipeline.py
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,9 @@ from .errors import invalid
 from .streaming.schedule import ChunkSchedule
 
 Array = NDArray[np.generic]
+
+MAX_VOICE_CHARS = 64
+_VOICE = re.compile("[A-Za-z0-9_-]+")
 
 
 @dataclass(frozen=True)
@@ -31,10 +35,9 @@ class NumberField:
             return self.default
         value = float(_single(self.name, inputs[self.name]))
         if not math.isfinite(value):
-            raise invalid(self.name, f"{value} is not a number between {self._limits}")
+            raise invalid(self.name, f"{value} is not a number, allowed is {self._limits}")
         if not self.low <= value <= self.high:
-            shown = int(value) if self.integer else value
-            raise invalid(self.name, f"{shown} is out of range, allowed is {self._limits}")
+            raise invalid(self.name, f"{value:.10g} is out of range, allowed is {self._limits}")
         return value
 
     @property
@@ -95,7 +98,7 @@ def parse_request(inputs: Mapping[str, Array], limits: RequestLimits, sampling: 
     seconds = NumberField("MAX_SECONDS", 0.1, limits.max_seconds, limits.max_seconds)
     return SpeechRequest(
         text=text,
-        voice=_text("VOICE", inputs, 64),
+        voice=_voice("VOICE", inputs),
         prompt_text=prompt_text,
         instruction=instruction,
         language=_text("LANGUAGE", inputs, 16),
@@ -127,6 +130,13 @@ def _text(name: str, inputs: Mapping[str, Array], max_chars: int) -> str | None:
     if not text.strip():
         raise invalid(name, "is empty" if not text else "is blank")
     return text
+
+
+def _voice(name: str, inputs: Mapping[str, Array]) -> str | None:
+    voice = _text(name, inputs, MAX_VOICE_CHARS)
+    if voice is not None and not _VOICE.fullmatch(voice):
+        raise invalid(name, f"{voice!r} is not a voice's name: letters A to Z, digits, '-' and '_' are allowed")
+    return voice
 
 
 def _schedule(name: str, inputs: Mapping[str, Array]) -> ChunkSchedule | None:

@@ -51,8 +51,8 @@ def test_one_requests_error_leaves_the_others_alone(speech_server: Any) -> None:
             requests = [client.synthesize(text, max_seconds=1) for text in texts]
             return await asyncio.gather(*requests, return_exceptions=True)
 
-    kinds = [type(result) for result in asyncio.run(speak())]
-    assert kinds == [Speech, InvalidRequest, Speech, InvalidRequest]
+    results = asyncio.run(speak())
+    assert [type(result) for result in results] == [Speech, InvalidRequest, Speech, InvalidRequest], results
 
 
 def test_closing_a_stream_or_cancelling_its_task_leaves_the_server_working(speech_server: Any) -> None:

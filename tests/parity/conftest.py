@@ -22,6 +22,9 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from triton_speech.families.voxcpm2.audio_vae import AudioVAE
+from triton_speech.families.voxcpm2.checkpoint import load_audio_vae, load_talker, save_checkpoint
+from triton_speech.families.voxcpm2.config import VoxCPM2Config
 from triton_speech.families.voxcpm2.tiny import write_tiny_checkpoint
 
 HERE = Path(__file__).parent
@@ -32,7 +35,7 @@ UPSTREAM_SECONDS = 240
 
 SMALL = {"lm_config": {"hidden_size": 48, "intermediate_size": 96}, "audio_vae_config": {"decoder_dim": 64}}
 VARIANTS: dict[str, dict[str, Any]] = {
-    "mup_and_long_rope": {
+    "muP, long rope": {
         "lm_config": {
             "use_mup": True,
             "num_hidden_layers": 3,
@@ -41,16 +44,18 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "residual_lm_no_rope": False,
         "residual_lm_num_layers": 2,
     },
-    "mean_velocity_and_wide_patches": {
+    "mean velocity, patches of 4": {
         "dit_config": {"mean_mode": True, "num_layers": 2},
         "patch_size": 4,
         "feat_dim": 12,
-        "audio_vae_config": {"latent_dim": 12, "cond_type": "add", "depthwise": False},
+        "audio_vae_config": {"latent_dim": 12},
     },
-    "short_rope_and_concatenated_rate": {
-        "lm_config": {"rope_scaling": {"long_factor": [2.0] * 8}},
-        "audio_vae_config": {"cond_type": "concat", "cond_dim": 8, "cond_out_layer": True},
-    },
+}
+# Fields of the AudioVAE that published files leave at their defaults.
+VAE_VARIANTS: dict[str, dict[str, Any]] = {
+    "rate added, dense": {"cond_type": "add", "depthwise": False},
+    "rate concatenated": {"cond_type": "concat", "cond_dim": 8, "cond_out_layer": True},
+    "rate unknown": {"sr_bin_boundaries": None},
 }
 
 LARGEST: dict[tuple[str, str], tuple[float, float]] = {}
@@ -103,25 +108,31 @@ def read_golden(name: str, folder: Path) -> Golden:
 
 
 def write_variant(folder: Path, name: str) -> Path:
-    """A tiny checkpoint of one of ``VARIANTS``."""
-    fields = dict(VARIANTS[name])
+    """A tiny checkpoint of one of the variants."""
+    fields = dict(VARIANTS.get(name, {}))
     for section, values in SMALL.items():
         fields[section] = values | fields.get(section, {})
-    checkpoint = write_tiny_checkpoint(folder, seed=3, **fields)
+    write_tiny_checkpoint(folder, seed=3, **fields)
+    raw = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     # Upstream reads this field under its training code's name only.
-    file = checkpoint / "config.json"
-    config = json.loads(file.read_text(encoding="utf-8"))
-    config["dit_config"]["dit_mean_mode"] = config["dit_config"]["mean_mode"]
-    file.write_text(json.dumps(config), encoding="utf-8")
-    return checkpoint
+    raw["dit_config"]["dit_mean_mode"] = raw["dit_config"]["mean_mode"]
+    raw["audio_vae_config"] |= VAE_VARIANTS.get(name, {})
+    config = VoxCPM2Config.model_validate(raw)
+    vae = load_audio_vae(folder)
+    if name in VAE_VARIANTS:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(3)
+            vae = AudioVAE(config.audio_vae_config)
+    save_checkpoint(folder, json.dumps(raw), load_talker(folder, fused=False), vae)
+    return folder
 
 
-@pytest.fixture(scope="session", params=["committed", *(VARIANTS if find_upstream() else ())])
+@pytest.fixture(scope="session", params=["committed", *([*VARIANTS, *VAE_VARIANTS] if find_upstream() else ())])
 def golden(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Golden:
     name: str = request.param
     if name == "committed":
         return read_golden(name, DATA)
-    out = tmp_path_factory.mktemp(name)
+    out = tmp_path_factory.mktemp("variant")
     run_upstream(write_variant(out / "ours", name), out)
     return read_golden(name, out)
 

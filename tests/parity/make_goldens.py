@@ -37,6 +37,8 @@ from torch import Tensor
 NOISE_FILE = Path(__file__).parents[2] / "python_backends/triton_speech/families/voxcpm2/noise.py"
 FRAMES = 30
 STEPS, CFG = 10, 2.0
+MIN_LEN = 2
+"""Upstream's default: the index of the last frame after which it does not stop, whatever the stop head says."""
 MIN_EDGE = 5e-4
 """The nearest that a quantised value may come to the edge between two levels, whose distance is 1."""
 MAX_SEEDS = 200
@@ -174,19 +176,18 @@ class Recorder:
         return (0.5 - (levels - levels.round()).abs()).min().item()
 
     def generate(self, mode: dict[str, Any]) -> Tensor:
-        """Runs upstream's ``generate`` -> audio (N,)."""
+        """Runs upstream's ``generate`` -> audio (N,). With forced patches it does not stop before the last."""
         with self.listening():
             audio = self.model.generate(
                 target_text=mode["text"],
                 prompt_text=mode["prompt_text"],
                 prompt_wav_path="prompt" if mode["prompt"] else "",
                 reference_wav_path="reference" if mode["reference"] else "",
+                min_len=MIN_LEN if self.forced is None else FRAMES,
                 max_len=FRAMES,
                 inference_timesteps=STEPS,
                 cfg_value=CFG,
             )
-        if len(self.patches) != FRAMES:
-            raise SystemExit(f"the checkpoint stops by itself after {len(self.patches)} frames, {FRAMES} are needed")
         return audio[0]
 
 
@@ -291,9 +292,18 @@ class Maker:
             self.notes["modes"][name] = mode | {
                 "tokens": tokens,
                 "samples": len(audio),
-                "free": {"seed": free.seed, "edge": free.edge},
+                "free": {"seed": free.seed, "edge": free.edge, "frames": len(free.patches)},
                 "forced": {"seed": forced.seed, "edge": forced.edge},
             }
+
+    def stopping(self) -> None:
+        """Frames that are made when the stop head says the opposite of what it says of itself, and at once."""
+        weight = self.model.stop_head.weight.data
+        weight.neg_()
+        run = Recorder(self.model, self.gaussian, seed=0)
+        run.generate(MODES["zero_shot"])
+        weight.neg_()
+        self.notes["frames_with_stop_head_negated"] = len(run.patches)
 
     def _far_from_edges(self, mode: dict[str, Any], *, forced: bool) -> tuple[Recorder, Tensor]:
         """The run of the first seed in which no quantised value lies within ``MIN_EDGE`` of an edge."""
@@ -327,6 +337,7 @@ def main() -> None:
         maker = Maker(upstream, model)
         maker.modules()
         maker.modes()
+        maker.stopping()
         maker.write(args.out)
 
 

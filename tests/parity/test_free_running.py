@@ -4,6 +4,7 @@ Quantising makes this a comparison of another kind: a last-bit difference next t
 on the two go different ways. The golden seeds keep every quantised value 5e-4 of a level's width away from the edges.
 """
 
+import itertools
 from typing import Any
 
 import pytest
@@ -42,11 +43,14 @@ def prompt_of(golden: Any, mode: str) -> Prompt:
     return make_prompt(tokens, reference, prompt)
 
 
-def generate(golden: Any, modes: tuple[str, ...], *, deterministic: bool) -> dict[str, Tensor]:
-    """Runs the engine until all streams have ended -> patches (frames, P, D) of each."""
+def load_engine(golden: Any, *, deterministic: bool = False) -> TorchEngine:
     options = EngineOptions(max_num_seqs=4, prefill_chunk=7, prefill_budget=14, deterministic=deterministic)
     talker = load_talker(golden.checkpoint, slots=slots_needed(options), device="cpu", dtype=None, length=128)
-    engine = TorchEngine(talker, options)
+    return TorchEngine(talker, options)
+
+
+def generate(engine: TorchEngine, golden: Any, modes: tuple[str, ...]) -> dict[str, Tensor]:
+    """Runs the engine until all streams have ended -> patches (frames, P, D) of each."""
     fields = {"CFG_VALUE": golden.notes["cfg_value"], "INFERENCE_STEPS": golden.notes["steps"]}
     for mode in modes:
         sampling = make_sampling(golden.notes["modes"][mode]["free"]["seed"], fields)
@@ -65,16 +69,18 @@ def decode(golden: Any, mode: str, patches: Tensor) -> Tensor:
     primer = priming_patches(prompt_of(golden, mode))
     if primer is not None:
         codec.decode(primer[None], [slot])
-    return torch.cat([codec.decode(chunk[None], [slot])[0] for chunk in torch.split(patches, list(SCHEDULE))])
+    starts = itertools.accumulate(SCHEDULE, initial=0)
+    chunks = [patches[start:][:size] for start, size in zip(starts, SCHEDULE, strict=False)]
+    return torch.cat([codec.decode(chunk[None], [slot])[0] for chunk in chunks if len(chunk)])
 
 
 @pytest.fixture(scope="module", params=["alone", "together", "deterministic"])
 def generated(request: pytest.FixtureRequest, golden: Any) -> dict[str, Tensor]:
     """Patches of all modes, made one stream at a time, in one batch, or in batches of pinned shape."""
+    engine = load_engine(golden, deterministic=request.param == "deterministic")
     if request.param == "together":
-        return generate(golden, MODES, deterministic=False)
-    pinned = request.param == "deterministic"
-    return {mode: generate(golden, (mode,), deterministic=pinned)[mode] for mode in MODES}
+        return generate(engine, golden, MODES)
+    return {mode: generate(engine, golden, (mode,))[mode] for mode in MODES}
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -89,6 +95,20 @@ def test_streamed_audio_is_upstreams_offline_audio(golden: Any, generated: dict[
     assert len(audio) == golden.notes["modes"][mode]["samples"]
     theirs = golden.tensors[f"free/{mode}/audio"]
     golden.check(f"free-running: {mode}, audio", audio[:: golden.notes["audio_stride"]], theirs, AUDIO_LIMIT)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_streams_end_at_the_same_frame(golden: Any, generated: dict[str, Tensor], mode: str) -> None:
+    assert len(generated[mode]) == golden.notes["modes"][mode]["free"]["frames"]
+
+
+def test_a_stop_is_obeyed_from_the_same_frame_on(golden: Any) -> None:
+    engine = load_engine(golden)
+    engine.talker.model.stop_head.weight.neg_()
+    frames = generate(engine, golden, ("zero_shot",))["zero_shot"]
+    if golden.name == "committed":
+        assert golden.notes["frames_with_stop_head_negated"] == 4
+    assert len(frames) == golden.notes["frames_with_stop_head_negated"]
 
 
 @pytest.mark.parametrize("mode", MODES)

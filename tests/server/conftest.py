@@ -69,7 +69,7 @@ class Caller:
             array = value if isinstance(value, np.ndarray) else bytes_array(value)
             dtype = np_to_triton_dtype(array.dtype)
             request.inputs.add(name=name, datatype=dtype, shape=array.shape)
-            content = serialize_byte_tensor(array).item() if dtype == "BYTES" else array.tobytes()
+            content = b"".join(serialize_byte_tensor(array).flat) if dtype == "BYTES" else array.tobytes()
             request.raw_input_contents.append(content)
         for name in outputs:
             request.outputs.add(name=name)
@@ -163,3 +163,18 @@ def with_parameters(config: str, parameters: Mapping[str, object]) -> str:
         config = re.sub(rf'parameters \{{ key: "{name}".*\n', "", config)
         config += f'parameters {{ key: "{name}" value: {{ string_value: "{value}" }} }}\n'
     return config
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """The refusals that took longest: nothing is asserted about them, but they should be milliseconds."""
+    times = sorted(
+        (seconds, report.nodeid.rpartition("::")[2])
+        for report in terminalreporter.stats.get("passed", [])
+        for name, seconds in getattr(report, "user_properties", [])
+        if name == "answer_seconds"
+    )
+    if times:
+        terminalreporter.section("slowest refusals")
+        for seconds, test in times[-5:][::-1]:
+            terminalreporter.write_line(f"{1000 * seconds:8.1f} ms  {test}")
+        terminalreporter.write_line(f"{1000 * times[len(times) // 2][0]:8.1f} ms  median of {len(times)}")
