@@ -127,12 +127,13 @@ class AsyncSpeechClient:
                     return
                 if (chunk := reader.read(response)) is not None:
                     yield chunk
-            await _wait_for_end(call)
         except InvalidRequest as error:
             if error.field == "pipeline":
                 raise await self._unknown_pipeline(error) from error
             raise
         finally:
+            if reader.ended:
+                await _wait_for_end(call)
             call.cancel()
 
     async def _next_response(self, call: Any, deadline: float | None) -> Any:

@@ -127,12 +127,13 @@ class SpeechClient:
                     return
                 if (chunk := reader.read(response)) is not None:
                     yield chunk
-            _wait_for_end(arrivals)
         except InvalidRequest as error:
             if error.field == "pipeline":
                 raise self._unknown_pipeline(error) from error
             raise
         finally:
+            if reader.ended:
+                _wait_for_end(arrivals)
             call.cancel()
 
     def _next_response(self, arrivals: queue.SimpleQueue[Any], deadline: float | None) -> Any:

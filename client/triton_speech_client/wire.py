@@ -74,6 +74,7 @@ class ResponseReader:
     def read(self, response: service_pb2.ModelStreamInferResponse) -> AudioChunk | None:
         """The response's chunk; None for one that only ends the stream. Raises the error that it carries."""
         if response.error_message:
+            self.ended = True
             raise error_from_text(response.error_message)
         message = response.infer_response
         self.ended = message.parameters["triton_final_response"].bool_param

@@ -146,7 +146,7 @@ def upstream() -> Callable[..., None]:
     return run_upstream
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _one_thread() -> Any:
     """Sums are ordered by thread count; with one, measured errors repeat."""
     threads = torch.get_num_threads()

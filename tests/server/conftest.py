@@ -18,7 +18,6 @@ import pytest
 from tritonclient.grpc import InferResult, service_pb2, service_pb2_grpc
 from tritonclient.utils import np_to_triton_dtype, serialize_byte_tensor
 
-from triton_speech.families.voxcpm2.tiny import write_tiny_checkpoint
 from triton_speech.serve.layout import REPOSITORIES, find_models
 from triton_speech.serve.ports import Ports
 from triton_speech.serve.server import ServerSettings, TritonServer
@@ -31,7 +30,7 @@ OUTPUTS = ("AUDIO", "SAMPLE_RATE", "CHUNK_INDEX", "FINISH_REASON")
 Inputs = Mapping[str, Any]
 Parameters = Mapping[str, Mapping[str, object]]
 
-# Several processes that each spin on all cores slow each other down tenfold.
+# For the servers that the suite starts: stages that each spin on all cores slow each other down tenfold.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
@@ -129,6 +128,7 @@ def caller(speech_server: Any, calling: Callable[[str], AbstractContextManager[C
 @pytest.fixture(scope="session")
 def serving(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., AbstractContextManager[TritonServer]]:
     """Starts a server whose stages have other parameters than the project's files give them."""
+    from triton_speech.families.voxcpm2.tiny import write_tiny_checkpoint
 
     @contextmanager
     def serve(parameters: Parameters, **checkpoint: Any) -> Iterator[TritonServer]:

@@ -66,11 +66,11 @@ def test_without_a_choice_every_output_comes(caller: Any, pipeline: str) -> None
 def test_chunks_are_numbered_and_the_last_one_is_told_twice(caller: Any, pipeline: str) -> None:
     """T32: by FINISH_REASON and by Triton's own flag, both on the last chunk and nowhere else."""
     answer = caller.ask(pipeline, speech(CHUNK_SCHEDULE=schedule(1, 2, 4)))
-    assert answer.column("CHUNK_INDEX") == [0, 1, 2, 3]
-    assert answer.column("SAMPLE_RATE") == [RATE] * 4
-    assert answer.column("FINISH_REASON") == [b"", b"", b"", b"length"]
+    assert answer.column("CHUNK_INDEX") == [0, 1, 2, 3, 4]
+    assert answer.column("SAMPLE_RATE") == [RATE] * 5
+    assert answer.column("FINISH_REASON") == [b"", b"", b"", b"", b"length"]
     flags = [response.get_response().parameters[FINAL].bool_param for response in answer.responses]
-    assert (flags, answer.finals) == ([False, False, False, True], 1)
+    assert (flags, answer.finals) == ([False, False, False, False, True], 1)
 
 
 def test_outputs_have_the_types_and_shapes_of_the_contract(caller: Any, pipeline: str) -> None:
@@ -90,7 +90,7 @@ def test_outputs_have_the_types_and_shapes_of_the_contract(caller: Any, pipeline
 def test_chunks_are_deltas_not_the_speech_so_far(caller: Any, pipeline: str) -> None:
     """S14: a stream's chunks put together are as long as the speech, not twice that."""
     answer = caller.ask(pipeline, speech(CHUNK_SCHEDULE=schedule(1, 2, 4)))
-    assert [len(response.as_numpy("AUDIO")) // FRAME for response in answer.responses] == [1, 2, 4, 5]
+    assert [len(response.as_numpy("AUDIO")) // FRAME for response in answer.responses] == [1, 2, 4, 4, 1]
     assert len(answer.samples()) == 12 * FRAME
 
 

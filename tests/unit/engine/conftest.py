@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
+
 from triton_speech.engine.api import EngineOptions, Frame, TalkerRequest
 from triton_speech.engine.torch_engine import TorchEngine, slots_needed
 from triton_speech.families.voxcpm2.checkpoint import load_talker

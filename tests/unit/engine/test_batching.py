@@ -7,6 +7,7 @@ import random
 import pytest
 import torch
 from torch import Tensor
+
 from triton_speech.families.voxcpm2.talker import SlotTalker
 
 from .conftest import patches, request, run

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from triton_speech.engine.api import EngineOptions
 from triton_speech.engine.runner import EngineThread
 from triton_speech.errors import SpeechError

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -125,9 +124,13 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
 def _read_pickle(path: Path) -> dict[str, Tensor]:
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+    except OSError:
+        raise
+    except Exception as error:  # a damaged pickle may raise anything
         raise CheckpointError(
             f"{path.name} of checkpoint {path.parent.name!r} is damaged or holds more than tensors"
         ) from error
-    tensors = loaded.get("state_dict", loaded)
-    return {name: t for name, t in tensors.items() if isinstance(t, Tensor)}
+    tensors = loaded.get("state_dict", loaded) if isinstance(loaded, Mapping) else None
+    if not isinstance(tensors, Mapping):
+        raise CheckpointError(f"{path.name} of checkpoint {path.parent.name!r} holds no tensors by name")
+    return {str(name): t for name, t in tensors.items() if isinstance(t, Tensor)}

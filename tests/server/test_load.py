@@ -1,0 +1,148 @@
+"""More callers than places, and callers who leave: a server of its own with two slots and a short queue."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+import pytest
+from tritonclient.grpc import InferenceServerClient
+
+from triton_speech_client import ServerUnavailable, SpeechClient
+
+SLOTS, WAITING, DOOR, QUEUE_SECONDS = 2, 3, 6, 1.0
+LONG_TEXT = "word " * 45
+EACH_FRAME = np.array([1], np.int32)
+
+
+@pytest.fixture(scope="module")
+def small_server(serving: Callable[..., AbstractContextManager[Any]]) -> Iterator[Any]:
+    parameters = {
+        "voxcpm2_talker": {"max_num_seqs": SLOTS, "max_waiting": WAITING},
+        "voxcpm2": {"max_streams": DOOR, "queue_seconds": QUEUE_SECONDS},
+    }
+    with serving(parameters) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def small_caller(small_server: Any, calling: Callable[[str], AbstractContextManager[Any]]) -> Iterator[Any]:
+    with calling(small_server.grpc_url) as caller:
+        yield caller
+
+
+def short(seed: int = 1) -> dict[str, Any]:
+    return {"TEXT": "Hi.", "SEED": np.array([seed], np.uint64), "MAX_SECONDS": np.array([0.4], np.float32)}
+
+
+def endless() -> dict[str, Any]:
+    """Ends by the talker's length alone, after some 250 frames."""
+    return {"TEXT": LONG_TEXT, "SEED": np.array([1], np.uint64), "CHUNK_SCHEDULE": EACH_FRAME}
+
+
+def talker_responses(server: Any) -> int:
+    """How many chunks the talker has made since its start."""
+    with InferenceServerClient(server.grpc_url) as client:
+        (model,) = client.get_inference_statistics("voxcpm2_talker").model_stats
+    return sum(one.success.count + one.empty_response.count for one in model.response_stats.values())
+
+
+def begin(caller: Any, pipeline: str, inputs: dict[str, Any]) -> Any:
+    """A stream whose first chunk has come, so that it holds a slot."""
+    call = caller.open(pipeline, inputs)
+    assert not next(call).error_message
+    return call
+
+
+def wait_until_served(caller: Any, pipeline: str) -> None:
+    """Returns once a short request finds a place."""
+    deadline = time.monotonic() + 30
+    while (answer := caller.ask(pipeline, short())).errors:
+        assert "is full" in answer.errors[0]
+        assert time.monotonic() < deadline
+    assert len(answer.samples()) > 0
+
+
+def test_more_requests_than_places_are_refused_not_lost(small_caller: Any, pipeline: str) -> None:
+    """S25: each caller gets its whole speech, or at once the word that the server is full."""
+    answers = small_caller.ask_all(pipeline, [short(seed) for seed in range(24)])
+    refused = [answer for answer in answers if answer.errors]
+    served = [answer for answer in answers if not answer.errors]
+    for answer in refused:
+        assert any(f"is full ({limit})" in answer.errors[0] for limit in (WAITING, DOOR))
+        assert (answer.finals, answer.responses) == (1, [])
+    assert all(len(answer.samples()) == 5 * 3_840 for answer in served)
+    assert min(len(refused), len(served)) >= SLOTS
+    wait_until_served(small_caller, pipeline)
+
+
+def test_a_full_server_is_unavailable_to_the_client(small_server: Any, small_caller: Any, pipeline: str) -> None:
+    """S25."""
+    held = [small_caller.open(pipeline, endless()) for _ in range(SLOTS + WAITING + DOOR)]
+    with SpeechClient(small_server.grpc_url, pipeline) as client, pytest.raises(ServerUnavailable, match="is full"):
+        client.synthesize("Hi.")
+    for call in held:
+        call.cancel()
+    wait_until_served(small_caller, pipeline)
+
+
+def test_a_caller_that_waits_too_long_for_a_slot_is_told_so(small_caller: Any) -> None:
+    """S25: the wait has a limit, and its end is not an internal error."""
+    running = [begin(small_caller, "voxcpm2", endless()) for _ in range(SLOTS)]
+    answer = small_caller.ask("voxcpm2", short())
+    for call in running:
+        call.cancel()
+    assert answer.errors == ["the talker is full: no place came free within 1 s; try again in a moment"]
+    assert answer.finals == 1
+    wait_until_served(small_caller, "voxcpm2")
+
+
+def test_leaving_a_stream_frees_its_slot(small_server: Any, small_caller: Any) -> None:
+    """T26, T27, S24: twenty rounds of callers that leave cost the talker a fraction of twenty rounds of speech."""
+    before = talker_responses(small_server)
+    whole = len(small_caller.ask("voxcpm2", endless()).responses)
+    assert talker_responses(small_server) - before == whole
+
+    before = talker_responses(small_server)
+    for _ in range(20):
+        for call in [begin(small_caller, "voxcpm2", endless()) for _ in range(SLOTS)]:
+            call.cancel()
+    wait_until_served(small_caller, "voxcpm2")
+    assert talker_responses(small_server) - before < 20 * SLOTS * whole / 2
+
+
+def test_leaving_an_ensemble_costs_no_slot_for_good(small_caller: Any) -> None:
+    """T26: a cancel does not reach the steps of an ensemble, so its streams run to their cap and no further."""
+    capped = {**short(), "MAX_SECONDS": np.array([1.0], np.float32), "CHUNK_SCHEDULE": EACH_FRAME}
+    for _ in range(20):
+        wait_until_served(small_caller, "voxcpm2_pipeline")
+        for call in [small_caller.open("voxcpm2_pipeline", capped) for _ in range(SLOTS)]:
+            next(call)
+            call.cancel()
+    wait_until_served(small_caller, "voxcpm2_pipeline")
+
+
+def test_leaving_the_queue_frees_its_place(small_caller: Any) -> None:
+    """T26: a caller who waits for a slot may leave too."""
+    running = [begin(small_caller, "voxcpm2", endless()) for _ in range(SLOTS)]
+    for _ in range(2 * DOOR):
+        waiting = small_caller.open("voxcpm2", endless())
+        time.sleep(0.05)
+        waiting.cancel()
+        time.sleep(0.1)
+    last = small_caller.open("voxcpm2", short())
+    for call in running:
+        call.cancel()
+    messages = list(last)
+    assert [message.error_message for message in messages] == [""] * len(messages)
+
+
+def test_the_server_survived_all_of_this(small_server: Any) -> None:
+    """The 2.51 stub crashed under a storm of cancels; a dead server or stage leaves its mark in the log."""
+    log = small_server.log_text()
+    assert "Signal (" not in log
+    assert "is not healthy" not in log
+    assert "Traceback" not in log
