@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -185,8 +186,7 @@ def _pump(call: Any, arrivals: queue.SimpleQueue[Any]) -> None:
 
 def _wait_for_end(arrivals: queue.SimpleQueue[Any]) -> None:
     """Lets the server close the stream by itself, so that a finished request never looks like a cancelled one."""
-    try:
-        while arrivals.get(timeout=wire.CLOSING_SECONDS) is not None:
-            pass
-    except queue.Empty:
-        pass
+    with contextlib.suppress(queue.Empty):
+        arrival = arrivals.get(timeout=wire.CLOSING_SECONDS)
+        while arrival is not None and not isinstance(arrival, grpc.RpcError):
+            arrival = arrivals.get(timeout=wire.CLOSING_SECONDS)

@@ -48,7 +48,12 @@ MODES: dict[str, dict[str, Any]] = {
     "zero_shot": {"text": "The cat sat.", "prompt_text": "", "reference": False, "prompt": False},
     "reference": {"text": "Hello, the world!", "prompt_text": "", "reference": True, "prompt": False},
     "continuation": {"text": "And on it went.", "prompt_text": "So it began, ", "reference": False, "prompt": True},
-    "reference_continuation": {"text": "今天天气 is fine.", "prompt_text": "你好, the ", "reference": True, "prompt": True},
+    "reference_continuation": {
+        "text": "今天天气 is fine.",
+        "prompt_text": "你好, the ",
+        "reference": True,
+        "prompt": True,
+    },
 }
 SENTENCES = [
     "Hello, the world!",
@@ -257,9 +262,7 @@ class Maker:
         randn = torch.randn
         for steps, guidance in ((STEPS, CFG), (50, 1.5)):
             torch.randn = lambda shape, **_: x.transpose(1, 2)
-            solved = decoder(
-                mu=mu, n_timesteps=steps, patch_size=size, cond=cond.transpose(1, 2), cfg_value=guidance
-            )
+            solved = decoder(mu=mu, n_timesteps=steps, patch_size=size, cond=cond.transpose(1, 2), cfg_value=guidance)
             torch.randn = randn
             self.keep(f"solver.{steps}", x=x, mu=mu, cond=cond, cfg=torch.full((batch,), guidance))
             self.keep(f"solver.{steps}", y=solved.transpose(1, 2).contiguous())

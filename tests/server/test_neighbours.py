@@ -89,3 +89,11 @@ def test_polling_for_cancels_after_the_last_chunk_killed_the_server(caller: Any,
         answers = caller.ask_all("voxcpm2", [shortest] * 8)
         assert [answer.finals for answer in answers] == [1] * 8
     assert "Signal (" not in speech_server.log_text()
+
+
+def test_one_bad_request_in_a_hundred_killed_the_server(caller: Any, speech_server: Any, pipeline: str) -> None:
+    """S1: an ensemble's step that failed while another was about to begin was a crash of Triton itself."""
+    for _ in range(50):
+        assert [len(answer.errors) for answer in caller.ask_all(pipeline, BAD)] == [1] * len(BAD)
+    assert not caller.ask(pipeline, {**GOOD, "MAX_SECONDS": np.array([0.1], np.float32)}).errors
+    assert "Signal (" not in speech_server.log_text()

@@ -52,15 +52,18 @@ class FrontDoorStage:
         self._frontend_outputs = [*FRONTEND_OUTPUTS, *family.SAMPLING_INPUTS]
         # Reading a stream of responses blocks, so each stream holds a thread; they are cheap and mostly asleep.
         # As many again for cancels, which must not wait behind the streams that they end.
-        self._readers = ThreadPoolExecutor(2 * self._parameters.max_streams, thread_name_prefix="stream")
+        self._threads = ThreadPoolExecutor(2 * self._parameters.max_streams, thread_name_prefix="stream")
         self._watchers: set[asyncio.Task[None]] = set()
         self._live = 0
 
     async def execute(self, requests: list[Any]) -> None:
+        # Triton makes its calls on the loop's default threads. A small machine has six of them: as many streams that
+        # wait for a slot would keep all others from the codec.
+        asyncio.get_running_loop().set_default_executor(self._threads)
         await asyncio.gather(*(self._serve(request) for request in requests))
 
     def finalize(self) -> None:
-        self._readers.shutdown(wait=False, cancel_futures=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _serve(self, request: Any) -> None:
         reply = Reply(request.get_response_sender())
@@ -80,13 +83,19 @@ class FrontDoorStage:
         talker_inputs = await self._prepare(request, request_id)
         stream_id = next(tensor for tensor in talker_inputs if tensor.name() == "STREAM_ID")
         requested = [name for name in AUDIO_OUTPUTS if name in request.requested_output_names()]
-        chunks = await self._call("talker", talker_inputs, CHUNK_OUTPUTS, request_id, decoupled=True)
+        opening = self._submit("talker", talker_inputs, CHUNK_OUTPUTS, request_id, decoupled=True)
         # A watcher ends by itself, soon after the reply.
         watcher = asyncio.create_task(self._watch(reply, stream_id, request_id))
         self._watchers.add(watcher)
         watcher.add_done_callback(self._watchers.discard)
         failure: Exception | None = None
         try:
+            # A call opens with its first response, so this is the wait for a slot.
+            await asyncio.wait({opening}, timeout=self._parameters.queue_seconds)
+            if not opening.done():
+                failure = _no_place(self._parameters.queue_seconds)
+                await self._cancel(stream_id, request_id)
+            chunks = await asyncio.wait_for(opening, self._parameters.stall_seconds)
             # Read to the end even after a failure: a dropped iterator leaks shared memory in the 2.51 stub.
             async for chunk in self._each(iter(chunks)):
                 if failure is not None:
@@ -137,43 +146,38 @@ class FrontDoorStage:
         self, stage: str, inputs: Iterable[Any], outputs: Iterable[str], request_id: str, *, decoupled: bool = False
     ) -> Any:
         """One call of a stage; its error becomes a SpeechError."""
+        answer = self._submit(stage, inputs, outputs, request_id, decoupled=decoupled)
+        response = await asyncio.wait_for(answer, self._parameters.stall_seconds)
+        if not decoupled:
+            _raise_error(response)
+        return response
+
+    def _submit(
+        self, stage: str, inputs: Iterable[Any], outputs: Iterable[str], request_id: str, *, decoupled: bool
+    ) -> Any:
+        """A future of a stage's response, or of the iterator over its responses."""
         call = pb_utils.InferenceRequest(
             model_name=f"{self.family}_{stage}",
             request_id=request_id,
             inputs=list(inputs),
             requested_output_names=list(outputs),
         )
-        answer = call.async_exec(decoupled=True) if decoupled else call.async_exec()
-        response = await asyncio.wait_for(answer, self._parameters.stall_seconds)
-        if not decoupled:
-            _raise_error(response)
-        return response
+        return asyncio.ensure_future(call.async_exec(decoupled=True) if decoupled else call.async_exec())
 
     async def _each(self, chunks: Iterator[Any]) -> AsyncIterator[Any]:
-        """The talker's responses; the wait for the first one is the wait for a slot."""
         loop = asyncio.get_running_loop()
-        begun = False
         while True:
-            waiting = loop.run_in_executor(self._readers, next, chunks, END)
-            try:
-                limit = self._parameters.stall_seconds if begun else self._parameters.queue_seconds
-                chunk = await asyncio.wait_for(waiting, limit)
-            except asyncio.TimeoutError as error:
-                if begun:
-                    raise
-                raise SpeechError(
-                    "UNAVAILABLE", f"the talker is full: no place came free within {limit:g} s; try again in a moment"
-                ) from error
-            begun = True
+            waiting = loop.run_in_executor(self._threads, next, chunks, END)
+            chunk = await asyncio.wait_for(waiting, self._parameters.stall_seconds)
             if chunk is END:
                 return
             yield chunk
 
     async def _watch(self, reply: Reply, stream_id: Any, request_id: str) -> None:
         while not reply.ended:
+            # Again and again, for a talker that has not begun with the stream knows nothing of it.
             if reply.is_cancelled():
                 await self._cancel(stream_id, request_id)
-                return
             await asyncio.sleep(CANCEL_POLL_SECONDS)
 
     async def _cancel(self, stream_id: Any, request_id: str) -> None:
@@ -192,6 +196,11 @@ class FrontDoorStage:
             await self._call("codec", [control, stream_id], ("SAMPLE_RATE",), request_id)
         except Exception:
             log.exception("request %s: the codec's slot could not be released", request_id)
+
+
+def _no_place(seconds: float) -> SpeechError:
+    text = f"the talker is full: no place came free within {seconds:g} s; try again in a moment"
+    return SpeechError("UNAVAILABLE", text)
 
 
 def _raise_error(response: Any) -> None:

@@ -29,7 +29,8 @@ class ReferenceParameters(DeviceParameters):
 class ReferenceStage:
     """Binds a family's reference encoder to Triton. One response for each request, not decoupled.
 
-    Absent audio gives an empty tensor (0, P, D), so that a pure ensemble can run this step for every request.
+    Absent audio gives an empty tensor (0, P, D), so that a pure ensemble can run this step for every request. The
+    optional input STREAM_ID is not read: with it an ensemble makes this step wait for the frontend.
     """
 
     family: ClassVar[str]

@@ -125,13 +125,15 @@ def test_code_in_a_pickle_is_refused_and_not_run(tiny: Path, tmp_path: Path, zip
     if zipped:
         torch.save(content, tiny / "audiovae.pth")
     else:
-        (tiny / "audiovae.pth").write_bytes(pickle.dumps(content))
+        (tiny / "audiovae.pth").write_bytes(pickle.dumps(content, protocol=2))
     with pytest.raises(CheckpointError, match=r"audiovae\.pth of checkpoint 'tiny' .*holds more than tensors"):
         load_audio_vae(tiny)
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize("content", [[1, 2], torch.zeros(3), {"state_dict": 7}, {"state_dict": {}}, {1: torch.zeros(1)}])
+@pytest.mark.parametrize(
+    "content", [[1, 2], torch.zeros(3), {"state_dict": 7}, {"state_dict": {}}, {1: torch.zeros(1)}]
+)
 def test_a_pickle_of_something_else_is_refused(tiny: Path, content: object) -> None:
     torch.save(content, tiny / "audiovae.pth")
     with pytest.raises(CheckpointError, match=r"audiovae\.pth of checkpoint 'tiny'"):

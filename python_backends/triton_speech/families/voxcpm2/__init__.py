@@ -80,6 +80,6 @@ def make_sampling(seed: int, values: Mapping[str, Any]) -> Sampling:
 
 def priming_patches(prompt: Prompt) -> Tensor | None:
     """Patches (N, P, D) that the codec hears before a continuation, so that its first sample has a past."""
-    from .prompt import PRIMING_PATCHES
+    from .prompt import priming_patches as priming
 
-    return None if prompt.prompt is None else prompt.prompt[-PRIMING_PATCHES:]
+    return priming(prompt)

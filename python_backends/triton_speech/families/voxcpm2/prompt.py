@@ -61,3 +61,14 @@ def lay_out(prompt: Prompt, patch_shape: tuple[int, int]) -> PromptRows:
         patches.append(torch.zeros(count, *patch_shape) if audio is None else audio.float().cpu())
         is_audio.append(torch.full((count,), audio is not None))
     return PromptRows(torch.cat(tokens), torch.cat(patches), torch.cat(is_audio))
+
+
+def priming_patches(prompt: Prompt) -> Tensor | None:
+    """Patches (N, P, D) that the codec hears before the first new one; None without prompt audio.
+
+    A prompt that is too short is led by the end of the reference audio, as upstream does.
+    """
+    if prompt.prompt is None:
+        return None
+    heard = [prompt.prompt] if prompt.reference is None else [prompt.reference, prompt.prompt]
+    return torch.cat(heard)[-PRIMING_PATCHES:]
