@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -191,6 +193,17 @@ def test_every_speech_has_samples(caller: Any, pipeline: str) -> None:
         answer = caller.ask(pipeline, speech(text, seconds=0.3))
         assert not answer.errors
         assert len(answer.samples()) > 0
+
+
+def test_a_speech_that_ends_by_itself_says_stop(
+    serving: Callable[..., AbstractContextManager[Any]], calling: Callable[[str], AbstractContextManager[Any]]
+) -> None:
+    """T8: also the shortest speech has samples, and its last chunk an end."""
+    with serving({}, stops_at_once=True) as server, calling(server.grpc_url) as caller:
+        for name in ("voxcpm2", "voxcpm2_pipeline"):
+            answer = caller.ask(name, speech(CHUNK_SCHEDULE=schedule(1)))
+            assert answer.column("FINISH_REASON") == [b"", b"", b"", b"stop"]
+            assert (len(answer.samples()), answer.finals) == (4 * FRAME, 1)
 
 
 def test_a_call_without_a_stream_is_refused_in_words(speech_server: Any, pipeline: str) -> None:

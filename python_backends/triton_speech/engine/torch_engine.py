@@ -173,7 +173,7 @@ class TorchEngine:
         for row, one in enumerate(group):
             one.done += 1
             one.frames += 1
-            finish = self._finish(one, wants_stop=bool(host[row, -1]))
+            finish = self._finish(one, stops=bool(host[row, -1]))
             frames.append(Frame(one.request.stream, host[row, :-1].view(patches.shape[1:]).clone(), finish))
             if finish:
                 self._release(one)
@@ -183,8 +183,8 @@ class TorchEngine:
         both = torch.tensor(list(rows), dtype=torch.int64).to(self.talker.device, non_blocking=True)
         return both[:, 0].contiguous(), both[:, 1].contiguous()
 
-    def _finish(self, one: _Running, *, wants_stop: bool) -> FinishReason:
-        if wants_stop and one.frames >= self.talker.min_frames:
+    def _finish(self, one: _Running, *, stops: bool) -> FinishReason:
+        if stops:
             return "stop"
         # The row after the last position would not fit the buffers.
         if one.frames >= one.request.max_frames or one.done >= self.talker.length:

@@ -35,7 +35,6 @@ class Sampling(Protocol):
 class TalkerModel(Protocol):
     """An autoregressive model over state slots; see ``families/voxcpm2/talker.py`` for the meaning of each part."""
 
-    min_frames: int
     vocabulary: int
     patch_shape: tuple[int, int]
     length: int

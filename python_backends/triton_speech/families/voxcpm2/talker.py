@@ -99,7 +99,7 @@ class SlotTalker:
             batch_key: the ``Sampling.batch_key`` that all of these streams share.
 
         Returns:
-            Patches (B, P, D), and whether the stream wants to end with this patch (B,) bool.
+            Patches (B, P, D), and whether the stream ends with this patch (B,) bool.
         """
         frame = positions + 1 - self.prompt_length[slots]
         count = self.patch_shape[0] * self.patch_shape[1]
@@ -109,7 +109,7 @@ class SlotTalker:
         )
         self.write_patches(slots, positions + 1, patches)
         go_on, stop = self.model.stop_logits(state).unbind(-1)
-        return patches, stop > go_on
+        return patches, (stop > go_on) & (frame >= self.min_frames - 1)
 
     @torch.inference_mode()
     def write_patches(self, slots: Tensor, positions: Tensor, patches: Tensor) -> None:
