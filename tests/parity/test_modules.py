@@ -37,7 +37,9 @@ def _inference() -> Any:
 
 def in_chunks(lm: MiniCPM, first_layer: int, prompt: Tensor, rows: Tensor, chunk: int) -> tuple[Tensor, Tensor]:
     """Outputs of a prompt that is run in chunks, and of single rows after it, through the engine's cache."""
-    shape = KVShape(first_layer + len(lm.layers), lm.config.num_key_value_heads, lm.config.head_dim)
+    shape = KVShape(
+        first_layer + len(lm.layers), lm.config.num_attention_heads, lm.config.num_key_value_heads, lm.config.head_dim
+    )
     length, slot = len(prompt) + len(rows), 1
     cache = SlotKVCache(shape, slots=2, length=length, dtype=prompt.dtype, device=prompt.device)
     prefilled, stepped = [], []

@@ -16,6 +16,7 @@ class KVShape:
     """What attention has to keep for each position: ``layers`` pairs of (kv_heads, head_dim)."""
 
     layers: int
+    heads: int
     kv_heads: int
     head_dim: int
 

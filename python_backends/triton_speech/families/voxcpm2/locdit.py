@@ -40,7 +40,7 @@ def schedule(steps: int) -> tuple[list[float], list[float]]:
     Time runs from 1 to 0, bent by sway sampling ``t + cos(pi t / 2) - 1 + t`` (F5-TTS, arXiv 2410.06885); the first
     ``max(1, 4 %)`` of the steps are left out, for their velocity is zero.
     """
-    t = torch.linspace(1, 0, steps + 1)
+    t = torch.linspace(1, 0, steps + 1, dtype=torch.float32, device="cpu")
     points = t + (torch.cos(torch.pi / 2 * t) - 1 + t)
     skipped = max(1, int(len(points) * ZERO_INIT_SHARE))
     times, widths = [], []

@@ -55,7 +55,9 @@ class LongRope(nn.Module):
         config, scaling = self.config, self.config.rope_scaling
         stretch = config.max_position_embeddings / scaling.original_max_position_embeddings
         magnitude = math.sqrt(1 + math.log(stretch) / math.log(scaling.original_max_position_embeddings))
-        factors = torch.tensor(scaling.long_factor if stretch > 1 else scaling.short_factor, device=device)
+        factors = torch.tensor(
+            scaling.long_factor if stretch > 1 else scaling.short_factor, device=device, dtype=torch.float32
+        )
         dims = torch.arange(0, config.head_dim, 2, device=device).float() / config.head_dim
         positions = torch.arange(self.length, device=device).float()
         angles = torch.outer(positions, 1.0 / factors) * (1.0 / config.rope_theta**dims)

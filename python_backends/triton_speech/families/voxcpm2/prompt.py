@@ -58,7 +58,7 @@ def lay_out(prompt: Prompt, patch_shape: tuple[int, int]) -> PromptRows:
     for ids, audio in parts:
         count = len(ids) if audio is None else len(audio)
         tokens.append(torch.tensor(ids if audio is None else [0] * count, dtype=torch.int64))
-        patches.append(torch.zeros(count, *patch_shape) if audio is None else audio.float().cpu())
+        patches.append(torch.zeros(count, *patch_shape, dtype=torch.float32) if audio is None else audio.float().cpu())
         is_audio.append(torch.full((count,), audio is not None))
     return PromptRows(torch.cat(tokens), torch.cat(patches), torch.cat(is_audio))
 

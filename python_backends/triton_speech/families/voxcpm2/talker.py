@@ -48,6 +48,7 @@ class SlotTalker:
         self.patch_shape = (config.patch_size, config.feat_dim)
         self.kv_shape = KVShape(
             layers=config.lm_config.num_hidden_layers + config.residual_lm_num_layers,
+            heads=config.lm_config.num_attention_heads,
             kv_heads=config.lm_config.num_key_value_heads,
             head_dim=config.lm_config.head_dim,
         )
