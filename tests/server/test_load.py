@@ -74,14 +74,16 @@ def wait_until_served(caller: Any, pipeline: str) -> None:
 
 def test_more_requests_than_places_are_refused_not_lost(small_caller: Any, pipeline: str) -> None:
     """S25: each caller gets its whole speech, or at once the word that the server is full."""
-    answers = small_caller.ask_all(pipeline, [short(seed) for seed in range(24)])
-    refused = [answer for answer in answers if answer.errors]
-    served = [answer for answer in answers if not answer.errors]
-    for answer in refused:
-        assert "is full" in answer.errors[0]
-        assert (answer.finals, answer.responses) == (1, [])
-    assert all(len(answer.samples()) == 5 * 3_840 for answer in served)
-    assert min(len(refused), len(served)) >= SLOTS
+    for _ in range(5):
+        answers = small_caller.ask_all(pipeline, [short(seed) for seed in range(24)])
+        refused = [answer for answer in answers if answer.errors]
+        served = [answer for answer in answers if not answer.errors]
+        for answer in refused:
+            # Between two stages Triton lost the text of one refusal in ten, and an internal error was what remained.
+            assert "is full" in answer.errors[0]
+            assert (answer.finals, answer.responses) == (1, [])
+        assert all(len(answer.samples()) == 5 * 3_840 for answer in served)
+        assert min(len(refused), len(served)) >= SLOTS
     wait_until_served(small_caller, pipeline)
 
 

@@ -23,7 +23,7 @@ AUDIO_OUTPUTS = ("AUDIO", "PCM16", "SAMPLE_RATE", "CHUNK_INDEX", "FINISH_REASON"
 REFERENCE_INPUTS = ("REFERENCE_AUDIO", "PROMPT_AUDIO")
 LATENT_INPUTS = ("REFERENCE_LATENTS", "PROMPT_LATENTS")
 FRONTEND_OUTPUTS = ("STREAM_ID", "TOKENS", "SEED", "MAX_FRAMES", "CHUNK_SCHEDULE")
-CHUNK_OUTPUTS = ("STREAM_ID", "LATENTS", "SKIP_FRAMES", "CHUNK_INDEX", "FINISH_REASON")
+CHUNK_OUTPUTS = ("STREAM_ID", "LATENTS", "SKIP_FRAMES", "CHUNK_INDEX", "FINISH_REASON", "ERROR")
 CANCEL_POLL_SECONDS = 0.02
 END = object()
 
@@ -206,8 +206,15 @@ def _no_place(seconds: float) -> SpeechError:
 def _raise_error(response: Any) -> None:
     if response.has_error():
         raise SpeechError.from_text(response.error().message())
+    if told := _text(response, "ERROR"):
+        raise SpeechError.from_text(told)
 
 
 def _is_last(chunk: Any) -> bool:
-    reason = next(t for t in chunk.output_tensors() if t.name() == "FINISH_REASON")
-    return bool(bytes(reason.as_numpy().reshape(-1)[0]))
+    return bool(_text(chunk, "FINISH_REASON"))
+
+
+def _text(response: Any, name: str) -> str:
+    """The one string of an output; empty where there is none."""
+    texts = [bytes(t.as_numpy().reshape(-1)[0]).decode() for t in response.output_tensors() if t.name() == name]
+    return texts[0] if texts else ""

@@ -30,8 +30,8 @@ from .triton import (
     read_number,
     read_text,
     respond,
-    respond_error,
     start_stage,
+    tell_error,
     text_array,
 )
 
@@ -117,7 +117,7 @@ class TalkerStage:
                 else:
                     self._start(request, sender, inputs)
             except Exception as error:
-                finish(sender, respond_error(error, request.request_id()))
+                finish(sender, tell_error(error, request.request_id(), request.requested_output_names()))
 
     def finalize(self) -> None:
         self._engine.close()
@@ -199,7 +199,7 @@ class TalkerStage:
 
     def _send(self, stream: _Stream, frame: Frame) -> None:
         if frame.error is not None:
-            finish(stream.sender, respond_error(frame.error, stream.request_id))
+            finish(stream.sender, tell_error(frame.error, stream.request_id, stream.requested))
             return
         patches = [] if frame.patch is None else [frame.patch]
         index = stream.chunker.chunks

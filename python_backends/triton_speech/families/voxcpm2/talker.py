@@ -118,3 +118,9 @@ class SlotTalker:
         self.patches[slots, positions] = patches
         self.inputs[slots, positions] = self.model.encode_patches(patches)
         self.is_audio[slots, positions] = True
+
+    @torch.inference_mode()
+    def read_patches(self, rows: list[tuple[int, int]]) -> Tensor:
+        """Patches (N, P, D) fp32 on the CPU that rows (slot, position) read: one gather, one copy."""
+        both = torch.tensor(rows, dtype=torch.int64).to(self.device, non_blocking=True)
+        return self.patches[both[:, 0], both[:, 1]].float().cpu()

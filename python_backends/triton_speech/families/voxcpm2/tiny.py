@@ -16,7 +16,8 @@ from .config import VoxCPM2Config
 from .model import VoxCPM2Talker
 from .tiny_tokenizer import write_tiny_tokenizer
 
-HEAD_DIM = 16
+HEAD_DIM = 32
+"""The smallest that vLLM attends with on a CPU."""
 NOISE = 0.05
 """Spread of what a trained network keeps near 0 (biases) or 1 (norms)."""
 RESIDUAL_GAIN = 0.3
