@@ -71,9 +71,9 @@ class VoxCPM2Frontend:
             tokens = target
         room = self._config.max_length // 2
         if len(tokens) > room:
-            # With a prompt, both texts share the room; the one that fills it is to be shortened.
+            # Both texts share the room; the longer one is to be shortened.
             field = "TEXT" if len(target) * 2 > len(tokens) or request.prompt_text is None else "PROMPT_TEXT"
-            raise invalid(field, f"takes {len(tokens)} tokens with what goes before it, at most {room} fit this model")
+            raise invalid(field, f"has {len(tokens)} tokens, at most {room} fit this model")
         by_text = int(len(target) * self._parameters.frames_per_token + EXTRA_FRAMES)
         by_time = int(request.max_seconds * self._config.frames_per_second)
         return Prepared(tokens, max(1, min(by_text, by_time)))

@@ -23,6 +23,7 @@ NOISE = 0.05
 RESIDUAL_GAIN = 0.3
 UPSAMPLE_GAIN = 0.8
 OUTPUT_GAIN = 0.15
+STOP_LIFT = 5.0
 
 
 def write_tiny_checkpoint(path: Path, *, seed: int = 0, stops_at_once: bool = False, **overrides: Any) -> Path:
@@ -148,7 +149,8 @@ def _draw(name: str, parameter: Tensor, source: torch.Generator) -> Tensor:
 
 
 def _lean(talker: VoxCPM2Talker, stops_at_once: bool) -> None:
-    """SiLU's mean is positive, so weights of one sign prefer the same answer, whatever the state."""
+    """Makes SiLU see positive values only, so that weights of one sign prefer the same answer, whatever the state."""
+    talker.stop_proj.bias.add_(STOP_LIFT)
     weight = talker.stop_head.weight[0].abs()
     go_on = -weight if stops_at_once else weight
     talker.stop_head.weight.copy_(torch.stack((go_on, -go_on)))
