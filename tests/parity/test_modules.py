@@ -88,7 +88,8 @@ def test_locdit(golden: Any, talker: VoxCPM2Talker) -> None:
 def test_solver(golden: Any, talker: VoxCPM2Talker, steps: int) -> None:
     """10 steps with CFG 2.0; and 50 with 1.5, of which two are left out instead of one."""
     x, mu, cond, cfg = (golden.module(f"solver.{steps}", role) for role in ("x", "mu", "cond", "cfg"))
-    ours = talker.feat_decoder.solve(x, mu, cond, cfg, steps)
+    counts = torch.full((len(x),), steps)
+    ours = talker.feat_decoder.solve(x, mu, cond, cfg, counts, steps)
     golden.check(f"module: solver, {steps} steps", ours, golden.module(f"solver.{steps}", "y"), LIMIT)
 
 

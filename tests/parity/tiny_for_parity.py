@@ -17,7 +17,7 @@ SMALLER: dict[str, Any] = {
 
 
 def write(folder: Path) -> Path:
-    return write_tiny_checkpoint(folder, seed=SEED, **SMALLER)
+    return write_tiny_checkpoint(folder, seed=SEED, head_dim=16, **SMALLER)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ class Prompt(Protocol):
 class Sampling(Protocol):
     @property
     def batch_key(self) -> Any:
-        """Streams whose keys are equal can share a batch."""
+        """A batch that is run with a key serves streams with keys up to it; best where all are equal."""
 
 
 class TalkerModel(Protocol):
@@ -50,3 +50,5 @@ class TalkerModel(Protocol):
     def emit(
         self, slots: Tensor, positions: Tensor, state: Tensor, residual: Tensor, batch_key: Any
     ) -> tuple[Tensor, Tensor]: ...
+
+    def read_patches(self, rows: list[tuple[int, int]]) -> Tensor: ...

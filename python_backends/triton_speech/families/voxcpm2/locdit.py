@@ -90,37 +90,54 @@ class FlowMatching(nn.Module):
         super().__init__()
         self.estimator = estimator
         self.mean_mode = mean_mode
-        self._embedded: dict[int, tuple[Tensor, list[float]]] = {}
+        self._tables: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def _times(self, steps: int) -> tuple[Tensor, list[float]]:
-        """Embedded times (K, h) and widths of a step count; computed once, for they never change."""
-        if steps not in self._embedded:
-            times, widths = schedule(steps)
+    def tables(self, most: int) -> tuple[Tensor, Tensor]:
+        """Embedded times (most + 1, R, h) and widths (most + 1, R) of every step count up to ``most``.
+
+        R is the number of rounds of the largest count; smaller ones end with rounds of width 0, which change nothing.
+        Computed once for each ``most``: a CUDA graph must find them ready.
+        """
+        if most not in self._tables:
+            schedules = [schedule(steps) if steps > 1 else ([], []) for steps in range(most + 1)]
+            rounds = len(schedules[most][0])
             device = self.estimator.in_proj.weight.device
-            delta = widths if self.mean_mode else [0.0] * len(widths)
-            embedded = self.estimator.embed_time(torch.tensor(times, device=device), torch.tensor(delta, device=device))
-            self._embedded[steps] = embedded, widths
-        return self._embedded[steps]
+            times, widths = (
+                torch.tensor(
+                    [values + [0.0] * (rounds - len(values)) for values in column], device=device, dtype=torch.float32
+                )
+                for column in zip(*schedules, strict=True)
+            )
+            delta = widths if self.mean_mode else torch.zeros_like(widths)
+            embedded = self.estimator.embed_time(times.flatten(), delta.flatten())
+            self._tables[most] = embedded.view(most + 1, rounds, -1), widths
+        return self._tables[most]
 
-    def solve(self, noise: Tensor, mu: Tensor, cond: Tensor, cfg_value: Tensor, steps: int) -> Tensor:
-        """noise (B, P, D), mu (B, 2h), cond (B, P, D), cfg_value (B,) -> latents (B, P, D).
+    def solve(
+        self, noise: Tensor, mu: Tensor, cond: Tensor, cfg_value: Tensor, steps: Tensor, most: int
+    ) -> Tensor:
+        """noise (B, P, D), mu (B, 2h), cond (B, P, D), cfg_value (B,), steps (B,) -> latents (B, P, D).
 
-        The branch without conditioning has mu = 0. Its velocity n is scaled to the conditioned one p by
-        ``s = <p, n> / (|n|^2 + 1e-8)`` before guidance (CFG-Zero*, arXiv 2503.18886).
+        ``most`` is at least every row's step count and sets the number of rounds. The branch without conditioning has
+        mu = 0. Its velocity n is scaled to the conditioned one p by ``s = <p, n> / (|n|^2 + 1e-8)`` before guidance
+        (CFG-Zero*, arXiv 2503.18886).
         """
         batch = noise.shape[0]
-        embedded, widths = self._times(steps)
+        embedded, widths = self.tables(most)
+        times = embedded[steps].repeat(2, 1, 1)
+        row_widths = widths[steps]
         tokens = mu.view(batch, self.estimator.mu_tokens, self.estimator.size)
         both_mu = torch.cat((tokens, torch.zeros_like(tokens)))
         both_cond = self.estimator.cond_proj(cond).repeat(2, 1, 1)
         guidance = cfg_value.view(batch, 1).float()
         x = noise
-        for index, width in enumerate(widths):
-            time = embedded[index].expand(2 * batch, 1, -1)
-            velocity = self.estimator(x.repeat(2, 1, 1), both_mu, time, both_cond)
+        for index in range(times.shape[1]):
+            velocity = self.estimator(x.repeat(2, 1, 1), both_mu, times[:, index : index + 1], both_cond)
             conditioned, free = velocity.flatten(1).float().chunk(2)
-            scale = (conditioned * free).sum(1, keepdim=True) / (free.square().sum(1, keepdim=True) + GUIDANCE_EPS)
+            scale = (conditioned * free).sum(1, keepdim=True) / (
+                free.square().sum(1, keepdim=True) + GUIDANCE_EPS
+            )
             free = free * scale
             guided = free + guidance * (conditioned - free)
-            x = x - width * guided.view_as(x).to(x.dtype)
+            x = x - (row_widths[:, index : index + 1] * guided).view_as(x).to(x.dtype)
         return x

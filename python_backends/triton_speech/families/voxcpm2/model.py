@@ -81,11 +81,26 @@ class VoxCPM2Talker(nn.Module):
         return state, self.residual_lm(fused, positions, attend)
 
     def next_patch(
-        self, state: Tensor, residual: Tensor, cond: Tensor, noise: Tensor, cfg_value: Tensor, steps: int
+        self,
+        state: Tensor,
+        residual: Tensor,
+        cond: Tensor,
+        noise: Tensor,
+        cfg_value: Tensor,
+        steps: Tensor,
+        most_steps: int,
     ) -> Tensor:
-        """state, residual (B, H), cond, noise (B, P, D), cfg_value (B,) -> the following patch (B, P, D)."""
+        """The patch (B, P, D) that follows each row.
+
+        Args:
+            state, residual: (B, H).
+            cond: (B, P, D), the patch before.
+            noise: (B, P, D).
+            cfg_value: (B,) guidance.
+            steps: (B,) int64, diffusion steps of each row, at most ``most_steps``.
+        """
         mu = torch.cat((self.lm_to_dit_proj(state), self.res_to_dit_proj(residual)), dim=-1)
-        return self.feat_decoder.solve(noise, mu, cond, cfg_value, steps)
+        return self.feat_decoder.solve(noise, mu, cond, cfg_value, steps, most_steps)
 
     def stop_logits(self, state: Tensor) -> Tensor:
         """state (B, H) -> (B, 2): go on, stop."""

@@ -29,7 +29,7 @@ class Sampling:
 
     @property
     def batch_key(self) -> int:
-        """Streams whose keys are equal can share a batch."""
+        """A batch that is run with a key serves streams with keys up to it; fewest rounds where all are equal."""
         return self.inference_steps
 
 
@@ -64,6 +64,7 @@ class SlotTalker:
         self.prompt_length = buffer(dtype=torch.int64)
         self.seed = buffer(dtype=torch.int64)
         self.cfg_value = buffer(dtype=torch.float32)
+        self.steps = buffer(dtype=torch.int64)
 
     @torch.inference_mode()
     def write_prompt(self, slot: int, prompt: Prompt, sampling: Sampling) -> None:
@@ -82,6 +83,7 @@ class SlotTalker:
         self.prompt_length[slot] = count
         self.seed[slot] = (sampling.seed + 2**63) % 2**64 - 2**63
         self.cfg_value[slot] = sampling.cfg_value
+        self.steps[slot] = sampling.inference_steps
 
     @torch.inference_mode()
     def hidden(self, slots: Tensor, positions: Tensor, attend: Attend) -> tuple[Tensor, Tensor]:
@@ -97,7 +99,7 @@ class SlotTalker:
         Args:
             slots, positions: (B,), positions at or after the last of the prompt.
             state, residual: (B, H) of these rows.
-            batch_key: the ``Sampling.batch_key`` that all of these streams share.
+            batch_key: at least every stream's ``Sampling.batch_key``.
 
         Returns:
             Patches (B, P, D), and whether the stream ends with this patch (B,) bool.
@@ -106,7 +108,13 @@ class SlotTalker:
         count = self.patch_shape[0] * self.patch_shape[1]
         noise = gaussian(self.seed[slots], frame, count).view(-1, *self.patch_shape).to(self.dtype)
         patches = self.model.next_patch(
-            state, residual, self.patches[slots, positions], noise, self.cfg_value[slots], steps=batch_key
+            state,
+            residual,
+            self.patches[slots, positions],
+            noise,
+            self.cfg_value[slots],
+            self.steps[slots],
+            most_steps=batch_key,
         )
         self.write_patches(slots, positions + 1, patches)
         go_on, stop = self.model.stop_logits(state).unbind(-1)

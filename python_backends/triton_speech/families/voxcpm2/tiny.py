@@ -26,7 +26,9 @@ OUTPUT_GAIN = 0.15
 STOP_LIFT = 5.0
 
 
-def write_tiny_checkpoint(path: Path, *, seed: int = 0, stops_at_once: bool = False, **overrides: Any) -> Path:
+def write_tiny_checkpoint(
+    path: Path, *, seed: int = 0, stops_at_once: bool = False, head_dim: int = HEAD_DIM, **overrides: Any
+) -> Path:
     """Writes a VoxCPM2 checkpoint with random weights and a small vocabulary. It makes noise, not speech.
 
     All that needs a checkpoint runs on it, upstream's package included, in milliseconds on a CPU: 16 kHz in and
@@ -36,6 +38,7 @@ def write_tiny_checkpoint(path: Path, *, seed: int = 0, stops_at_once: bool = Fa
         path: the folder; made when it does not exist.
         seed: of the weights. The same seed gives the same bytes.
         stops_at_once: make streams stop at the first step that may be their last.
+        head_dim: of every attention head.
         overrides: fields of ``config.json``. A mapping is merged into the section of that name.
 
     Returns:
@@ -45,7 +48,7 @@ def write_tiny_checkpoint(path: Path, *, seed: int = 0, stops_at_once: bool = Fa
         ValueError: an override names no field, or the configuration does not fit.
     """
     path.mkdir(parents=True, exist_ok=True)
-    config_fields = _merged(_tiny_config(write_tiny_tokenizer(path)), overrides, "")
+    config_fields = _merged(_tiny_config(write_tiny_tokenizer(path), head_dim), overrides, "")
     config_json = json.dumps(config_fields, indent=2) + "\n"
     config = VoxCPM2Config.model_validate_json(config_json)
     source = torch.Generator().manual_seed(seed)
@@ -62,10 +65,10 @@ def write_tiny_checkpoint(path: Path, *, seed: int = 0, stops_at_once: bool = Fa
     return path
 
 
-def _tiny_config(vocab_size: int) -> dict[str, Any]:
-    half = HEAD_DIM // 2
+def _tiny_config(vocab_size: int, head_dim: int) -> dict[str, Any]:
+    half = head_dim // 2
     factors = [math.exp(index / (half - 1) * math.log(31)) for index in range(half)]
-    local = {"hidden_dim": 32, "ffn_dim": 64, "num_heads": 2, "num_layers": 1, "kv_channels": HEAD_DIM}
+    local = {"hidden_dim": 32, "ffn_dim": 64, "num_heads": 2, "num_layers": 1, "kv_channels": head_dim}
     return {
         "architecture": "voxcpm2",
         "lm_config": {
@@ -79,7 +82,7 @@ def _tiny_config(vocab_size: int) -> dict[str, Any]:
             "num_key_value_heads": 2,
             "rms_norm_eps": 1e-05,
             "rope_theta": 10000,
-            "kv_channels": HEAD_DIM,
+            "kv_channels": head_dim,
             "rope_scaling": {
                 "type": "longrope",
                 "long_factor": factors,
