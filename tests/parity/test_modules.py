@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from triton_speech.engine.kv_cache import SlotKVCache
-from triton_speech.families.protocol import KVShape
+from triton_speech.families.facts import KVShape
 from triton_speech.families.voxcpm2.audio_vae import AudioVAE
 from triton_speech.families.voxcpm2.checkpoint import load_audio_vae, load_talker
 from triton_speech.families.voxcpm2.minicpm import MiniCPM

@@ -6,7 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..families.protocol import Attend, KVShape
+from ..families.facts import KVShape
+from ..families.protocol import Attend
 
 _BUCKET = 64
 """Key lengths are rounded up to this, so that few shapes occur."""

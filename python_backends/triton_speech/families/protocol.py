@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from torch import Tensor
 
+from .facts import KVShape
+
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
-
-
-@dataclass(frozen=True)
-class KVShape:
-    """What attention has to keep for each position: ``layers`` pairs of (kv_heads, head_dim)."""
-
-    layers: int
-    heads: int
-    kv_heads: int
-    head_dim: int
 
 
 class Prompt(Protocol):

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from ..parameters import Parameters
 from ..request import NumberField, SpeechRequest
+from .facts import TalkerFacts
 
 
 class Frontend(Protocol):
@@ -29,6 +30,8 @@ class Family(Protocol):
     FrontendParameters: type[Parameters]
 
     def load_frontend(self, folder: Path, parameters: Any) -> Frontend: ...
+
+    def talker_facts(self, folder: Path) -> TalkerFacts: ...
 
     def load_talker(self, folder: Path, **options: Any) -> Any: ...
 

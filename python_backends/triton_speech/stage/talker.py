@@ -15,8 +15,8 @@ import torch
 from pydantic import Field, field_validator
 
 from ..engine.api import EngineOptions, Frame, TalkerRequest
-from ..engine.runner import EngineThread
-from ..engine.torch_engine import TorchEngine, slots_needed
+from ..engine.build import EngineChoice, build_engine
+from ..engine.runner import Engine, EngineThread
 from ..errors import invalid
 from ..families.registry import find_checkpoint, load_family
 from ..parameters import DeviceParameters
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 class TalkerParameters(DeviceParameters):
-    engine: Literal["torch"] = "torch"
+    engine: Literal["torch", "vllm"] = "torch"
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """``auto`` takes the checkpoint's on a GPU and float32 on the CPU."""
     max_length: int = Field(default=0, ge=0)
@@ -49,6 +49,10 @@ class TalkerParameters(DeviceParameters):
     prefill_chunk: int = Field(default=128, ge=1)
     prefill_budget: int = Field(default=256, ge=1)
     deterministic: bool = False
+    max_inference_steps: int = Field(default=10, ge=2, le=100)
+    """vLLM only: its graphs run this many diffusion steps; a request may ask for fewer, not for more."""
+    kv_cache_gib: float = Field(default=0.0, ge=0)
+    """vLLM only: memory for keys and values; 0 takes what is left of the GPU."""
     chunk_schedule: str = "1,2,4"
 
     @field_validator("chunk_schedule")
@@ -56,6 +60,16 @@ class TalkerParameters(DeviceParameters):
     def _readable(cls, text: str) -> str:
         ChunkSchedule.parse(text)
         return text
+
+    def engine_choice(self, device: str) -> EngineChoice:
+        return EngineChoice(
+            kind=self.engine,
+            device=device,
+            dtype=None if self.dtype == "auto" else self.dtype,
+            length=self.max_length or None,
+            most=self.max_inference_steps,
+            kv_cache_bytes=int(self.kv_cache_gib * 2**30),
+        )
 
     @property
     def engine_options(self) -> EngineOptions:
@@ -87,20 +101,13 @@ class TalkerStage:
         parameters = TalkerParameters.from_triton(args["model_config"])
         folder = find_checkpoint(checkpoints_folder(args), parameters.checkpoint, self._family.ARCHITECTURE)
         device = choose_device(parameters, args)
-        options = parameters.engine_options
-        dtype = parameters.dtype if parameters.dtype != "auto" else ("float32" if device == "cpu" else None)
-        self._talker = self._family.load_talker(
-            folder,
-            slots=slots_needed(options),
-            device=device,
-            dtype=dtype,
-            length=parameters.max_length or None,
+        engine, self._talker = build_engine(
+            parameters.engine_choice(device), parameters.engine_options, self.family, folder
         )
         self._schedule = ChunkSchedule.parse(parameters.chunk_schedule)
         self._streams: dict[str, _Stream] = {}
         self._streams_lock = threading.Lock()
         self._frames: queue.SimpleQueue[list[Frame] | None] = queue.SimpleQueue()
-        engine = TorchEngine(self._talker, options)
         self._warm(engine)
         self._engine = EngineThread(engine, self._frames.put)
         self._responder = threading.Thread(target=self._send_frames, name="talker-responder", daemon=True)
@@ -124,7 +131,7 @@ class TalkerStage:
         self._frames.put(None)
         self._responder.join(10)
 
-    def _warm(self, engine: TorchEngine) -> None:
+    def _warm(self, engine: Engine) -> None:
         """One short stream, so that the first caller does not pay for torch's start."""
         sampling = self._family.make_sampling(0, {"CFG_VALUE": 2.0, "INFERENCE_STEPS": 10})
         engine.add(TalkerRequest("warm-up", self._family.make_prompt([1] * 16, None, None), sampling, max_frames=2))

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .config import ARCHITECTURE
+from ..facts import TalkerFacts
+from .config import ARCHITECTURE, VoxCPM2Config
 from .frontend import SAMPLING_INPUTS, FrontendParameters, VoxCPM2Frontend
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ __all__ = [
     "make_prompt",
     "make_sampling",
     "priming_patches",
+    "talker_facts",
 ]
 
 
@@ -44,6 +46,11 @@ def load_reference_encoder(folder: Path, *, device: str = "cpu") -> ReferenceEnc
     from .reference import ReferenceEncoder
 
     return ReferenceEncoder.from_checkpoint(folder, device=device)
+
+
+def talker_facts(folder: Path) -> TalkerFacts:
+    """What an engine must know before it loads the talker."""
+    return VoxCPM2Config.from_checkpoint(folder).talker_facts
 
 
 def load_talker(folder: Path, *, slots: int, device: str, dtype: str | None, length: int | None) -> SlotTalker:

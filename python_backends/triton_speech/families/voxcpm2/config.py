@@ -7,6 +7,8 @@ from typing import Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from ..facts import KVShape, TalkerFacts
+
 ARCHITECTURE = "voxcpm2"
 
 
@@ -175,6 +177,13 @@ class VoxCPM2Config(_Section):
                 "vocab_size": 0,
             }
         )
+
+    @property
+    def talker_facts(self) -> TalkerFacts:
+        lm = self.lm_config
+        layers = lm.num_hidden_layers + self.residual_lm_num_layers
+        shape = KVShape(layers, lm.num_attention_heads, lm.num_key_value_heads, lm.head_dim)
+        return TalkerFacts(shape, self.max_length, self.dtype)
 
     @property
     def frames_per_second(self) -> float:

@@ -113,9 +113,7 @@ class FlowMatching(nn.Module):
             self._tables[most] = embedded.view(most + 1, rounds, -1), widths
         return self._tables[most]
 
-    def solve(
-        self, noise: Tensor, mu: Tensor, cond: Tensor, cfg_value: Tensor, steps: Tensor, most: int
-    ) -> Tensor:
+    def solve(self, noise: Tensor, mu: Tensor, cond: Tensor, cfg_value: Tensor, steps: Tensor, most: int) -> Tensor:
         """noise (B, P, D), mu (B, 2h), cond (B, P, D), cfg_value (B,), steps (B,) -> latents (B, P, D).
 
         ``most`` is at least every row's step count and sets the number of rounds. The branch without conditioning has
@@ -134,9 +132,7 @@ class FlowMatching(nn.Module):
         for index in range(times.shape[1]):
             velocity = self.estimator(x.repeat(2, 1, 1), both_mu, times[:, index : index + 1], both_cond)
             conditioned, free = velocity.flatten(1).float().chunk(2)
-            scale = (conditioned * free).sum(1, keepdim=True) / (
-                free.square().sum(1, keepdim=True) + GUIDANCE_EPS
-            )
+            scale = (conditioned * free).sum(1, keepdim=True) / (free.square().sum(1, keepdim=True) + GUIDANCE_EPS)
             free = free * scale
             guided = free + guidance * (conditioned - free)
             x = x - (row_widths[:, index : index + 1] * guided).view_as(x).to(x.dtype)

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..protocol import KVShape
 from .minicpm import Attend
 from .model import VoxCPM2Talker
 from .noise import gaussian
@@ -46,12 +45,7 @@ class SlotTalker:
         self.length = length
         self.vocabulary = config.lm_config.vocab_size
         self.patch_shape = (config.patch_size, config.feat_dim)
-        self.kv_shape = KVShape(
-            layers=config.lm_config.num_hidden_layers + config.residual_lm_num_layers,
-            heads=config.lm_config.num_attention_heads,
-            kv_heads=config.lm_config.num_key_value_heads,
-            head_dim=config.lm_config.head_dim,
-        )
+        self.kv_shape = config.talker_facts.kv_shape
         self.device, self.dtype = weight.device, weight.dtype
 
         def buffer(*shape: int, dtype: torch.dtype | None = None) -> Tensor:
@@ -125,7 +119,7 @@ class SlotTalker:
         """Sets the patch (B, P, D) that each row (slot, position) reads: what ``emit`` does with its own."""
         self.patches[slots, positions] = patches
         self.inputs[slots, positions] = self.model.encode_patches(patches)
-        self.is_audio[slots, positions] = True
+        self.is_audio[slots, positions] = torch.ones_like(slots, dtype=torch.bool)
 
     @torch.inference_mode()
     def read_patches(self, rows: list[tuple[int, int]]) -> Tensor:

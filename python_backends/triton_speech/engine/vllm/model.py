@@ -1,0 +1,117 @@
+"""A talker as vLLM sees it: a language model whose tokens are the numbers of state slots.
+
+The next input of a speech talker is an embedding that it computed itself, not that of a sampled token. So the token id
+of every position, prompt or speech, is the number of the request's slot, and the model reads its input from the
+slot's buffers at the position. Greedy sampling over ``slots + 1`` tokens yields the slot's own number again, or the
+end token. Paged attention, batching, chunked prefill, preemption and CUDA graphs are vLLM's own.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from vllm.config import VllmConfig
+from vllm.forward_context import get_forward_context
+from vllm.model_executor.layers.attention import Attention
+
+from ...families.registry import load_family
+from ..torch_engine import SCRATCH_SLOT
+
+NEVER = -1e4
+
+
+class SlotTokenModel(nn.Module):
+    """Built by vLLM from a configuration that ``engine.py`` writes; it names family, checkpoint and slots."""
+
+    def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
+        super().__init__()
+        model_config = vllm_config.model_config
+        own = model_config.hf_config
+        self.slots: int = own.talker_slots
+        self.batch_key: Any = own.talker_batch_key
+        self.max_num_seqs: int = vllm_config.scheduler_config.max_num_seqs
+        # Not a submodule: its weights come from its own checkpoint and are none of vLLM's business.
+        self.talker = load_family(own.talker_family).load_talker(
+            Path(own.talker_checkpoint),
+            slots=self.slots,
+            device=str(vllm_config.device_config.device),
+            dtype=str(model_config.dtype).removeprefix("torch."),
+            length=model_config.max_model_len,
+        )
+        shape = self.talker.kv_shape
+        self.attention = nn.ModuleList(
+            Attention(
+                shape.heads,
+                shape.head_dim,
+                scale=shape.head_dim**-0.5,
+                num_kv_heads=shape.kv_heads,
+                cache_config=vllm_config.cache_config,
+                quant_config=None,
+                prefix=f"layers.{layer}.attn",
+            )
+            for layer in range(shape.layers)
+        )
+
+    def embed_input_ids(self, input_ids: Tensor) -> Tensor:
+        """Part of vLLM's interface: the rows that ``forward`` would read at position 0."""
+        return self.talker.inputs[input_ids.long(), 0]
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        positions: Tensor,
+        intermediate_tensors: Any = None,
+        inputs_embeds: Tensor | None = None,
+        **_: Any,
+    ) -> Tensor:
+        """Rows (N,) of slot numbers and positions -> (N, 2) fp32: the slot's number, and 1 where the stream ends."""
+        slots, positions = self._real_rows(input_ids.long(), positions.long())
+        state, residual = self.talker.hidden(slots, positions, self._attend)
+        out = torch.zeros(len(slots), 2, device=slots.device, dtype=torch.float32)
+        out[:, 0] = input_ids
+        rows = self._last_rows(len(slots))
+        makes_frame = positions[rows] >= self.talker.prompt_length[slots[rows]] - 1
+        _, stops = self.talker.emit(
+            torch.where(makes_frame, slots[rows], SCRATCH_SLOT),
+            torch.where(makes_frame, positions[rows], 0),
+            state[rows],
+            residual[rows],
+            self.batch_key,
+        )
+        out[rows, 1] = (stops & makes_frame).float()
+        return out
+
+    def compute_logits(self, hidden_states: Tensor) -> Tensor:
+        """(B, 2) from ``forward`` -> (B, slots + 1): one token at 0, the others at a value that never wins."""
+        end = self.slots
+        token = torch.where(hidden_states[:, 1] > 0, end, hidden_states[:, 0]).long()
+        logits = torch.full((len(token), end + 1), NEVER, device=token.device, dtype=torch.float32)
+        return logits.scatter_(1, token[:, None], 0.0)
+
+    def load_weights(self, weights: Any) -> set[str]:
+        """Nothing is left to load."""
+        return {name for name, _ in self.named_parameters()}
+
+    def _attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return self.attention[layer](q.flatten(1), k.flatten(1), v.flatten(1)).view(q.shape)
+
+    def _real_rows(self, slots: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Sends padded rows to the scratch slot: a graph's padding holds what an earlier step left there."""
+        mappings = get_forward_context().slot_mapping
+        if not mappings:
+            return torch.zeros_like(slots), torch.zeros_like(positions)
+        real = next(iter(mappings.values()))[: len(slots)] >= 0
+        return torch.where(real, slots, SCRATCH_SLOT), torch.where(real, positions, 0)
+
+    def _last_rows(self, count: int) -> Any:
+        """The rows that may make a frame: each request's last one. All rows of a step of single-row requests."""
+        metadata = get_forward_context().attn_metadata
+        if not metadata:
+            return slice(0, min(count, self.max_num_seqs))
+        one = next(iter(metadata.values()))
+        if one.max_query_len == 1:
+            return slice(0, count)
+        return one.query_start_loc[1:].long() - 1
