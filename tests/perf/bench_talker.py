@@ -2,7 +2,7 @@
 
     python tests/perf/bench_talker.py CHECKPOINT [--engine vllm torch] [--streams 1 8 32 64] [--frames 100]
 
-Every number of streams starts at once with prompts of ``--tokens`` tokens. The step is timed from its start to its frames
+Every number of streams starts at once with prompts of ``--tokens`` tokens. A step is timed from its start to its frames
 being on the host; shown are median and 90th percentile of the steps in which all streams decode.
 """
 

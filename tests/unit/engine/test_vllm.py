@@ -67,7 +67,7 @@ def test_fewer_steps_than_the_graphs_are_served_and_more_are_refused(vllm_engine
     one = request("few", frames=4, steps=3)
     expected = patches(run(make_engine(), {0: [one]})["few"])
     assert torch.allclose(patches(run(vllm_engine, {0: [one]})["few"]), expected, atol=1e-4)
-    with pytest.raises(SpeechError, match="INFERENCE_STEPS: is 11, .* at most 10"):
+    with pytest.raises(SpeechError, match=r"INFERENCE_STEPS: is 11, .* at most 10"):
         vllm_engine.add(request("many", steps=11))
 
 

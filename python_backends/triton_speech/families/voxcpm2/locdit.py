@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .config import StackConfig
-from .minicpm import MiniCPM, attend_bidirectional
+from .minicpm import MiniCPM
 
 ZERO_INIT_SHARE = 0.04
 """Share of the solver's points whose velocity is taken as zero (CFG-Zero*, arXiv 2503.18886)."""
@@ -79,7 +79,7 @@ class LocDiT(nn.Module):
     def forward(self, x: Tensor, mu: Tensor, time: Tensor, cond: Tensor) -> Tensor:
         """x (B, P, D), mu (B, M, h), time (B, 1, h), cond (B, P, h) already projected -> velocity (B, P, D)."""
         sequence = torch.cat((mu, time, cond, self.in_proj(x)), dim=1)
-        hidden = self.decoder(sequence, None, attend_bidirectional)
+        hidden = self.decoder(sequence)
         return self.out_proj(hidden[:, -self.patch_size :])
 
 

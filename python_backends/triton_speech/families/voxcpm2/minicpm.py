@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from . import ops
 from .config import StackConfig
 
 # attend(layer, q (..., heads, d), k (..., kv_heads, d), v (..., kv_heads, d)) -> (..., heads, d)
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
-
-
-def attend_bidirectional(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Full attention inside each short sequence: q (B, T, heads, d) -> (B, T, heads, d)."""
-    out = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), enable_gqa=True)
-    return out.transpose(1, 2)
 
 
 def attend_causal(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -35,8 +31,9 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(size))
         self.eps = eps
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+    def after(self, x: Tensor, delta: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
+        """The residual sum ``x + scale * delta`` and its norm."""
+        return ops.add_norm(x, delta, self.weight, self.eps, scale)
 
 
 class LongRope(nn.Module):
@@ -66,16 +63,9 @@ class LongRope(nn.Module):
         self.register_buffer("sin", angles.sin() * magnitude, persistent=False)
 
     def forward(self, positions: Tensor | None, count: int) -> tuple[Tensor, Tensor]:
-        """cos, sin (..., 1, d) of positions (...), ready to broadcast over heads; None means 0 to count - 1."""
+        """cos, sin (..., d) of positions (...); None means 0 to count - 1."""
         rows = slice(count) if positions is None else positions
-        return self.cos[rows].unsqueeze(-2), self.sin[rows].unsqueeze(-2)
-
-
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotates x (..., heads, d) by its position's angles, in fp32."""
-    wide = x.float()
-    first, second = wide.chunk(2, dim=-1)
-    return (wide * cos + torch.cat((-second, first), dim=-1) * sin).to(x.dtype)
+        return self.cos[rows], self.sin[rows]
 
 
 class Attention(nn.Module):
@@ -101,17 +91,21 @@ class Attention(nn.Module):
         self.qkv = nn.Parameter(torch.cat(weights), requires_grad=False)
         del self.q_proj, self.k_proj, self.v_proj
 
-    def forward(self, x: Tensor, rope: tuple[Tensor, Tensor] | None, attend: Attend) -> Tensor:
-        """x (..., H) -> (..., H)."""
+    def forward(self, x: Tensor, rope: tuple[Tensor, Tensor] | None, attend: Attend | None) -> Tensor:
+        """x (..., H) -> (..., H); without ``attend`` each sequence of x (B, T, H) attends to the whole of itself."""
         if self.qkv is None:
             projected = torch.cat((self.q_proj(x), self.k_proj(x), self.v_proj(x)), dim=-1)
         else:
             projected = F.linear(x, self.qkv)
-        projected = projected.view(*x.shape[:-1], self.heads + 2 * self.kv_heads, self.head_dim)
-        qk, v = torch.split(projected, [self.heads + self.kv_heads, self.kv_heads], dim=-2)
+        qkv = projected.view(*x.shape[:-1], self.heads + 2 * self.kv_heads, self.head_dim)
+        if attend is None:
+            assert rope is not None
+            return self.o_proj(ops.local_attention(qkv, *rope, self.heads, self.kv_heads).flatten(-2))
         if rope is not None:
-            qk = rotate(qk, *rope)
-        q, k = torch.split(qk, [self.heads, self.kv_heads], dim=-2)
+            cos, sin = (table.expand(*x.shape[:-1], -1).reshape(-1, self.head_dim) for table in rope)
+            rows = qkv.view(-1, *qkv.shape[-2:])
+            qkv = ops.rotate_heads(rows, cos, sin, self.heads + self.kv_heads).view(qkv.shape)
+        q, k, v = torch.split(qkv, [self.heads, self.kv_heads, self.kv_heads], dim=-2)
         return self.o_proj(attend(self.layer, q, k, v).flatten(-2))
 
 
@@ -129,24 +123,21 @@ class GatedMLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.gate_up is None:
-            gate, up = self.gate_proj(x), self.up_proj(x)
+            both = torch.cat((self.gate_proj(x), self.up_proj(x)), dim=-1)
         else:
-            gate, up = F.linear(x, self.gate_up).chunk(2, dim=-1)
-        return self.down_proj(F.silu(gate) * up)
+            both = F.linear(x, self.gate_up)
+        return self.down_proj(ops.silu_mul(both))
 
 
 class Block(nn.Module):
+    """The parts of one layer; ``MiniCPM`` runs them, for a residual sum belongs with the norm that follows it."""
+
     def __init__(self, config: StackConfig, layer: int) -> None:
         super().__init__()
         self.self_attn = Attention(config, layer)
         self.mlp = GatedMLP(config)
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.residual_scale = config.residual_scale
-
-    def forward(self, x: Tensor, rope: tuple[Tensor, Tensor] | None, attend: Attend) -> Tensor:
-        x = torch.add(x, self.self_attn(self.input_layernorm(x), rope, attend), alpha=self.residual_scale)
-        return torch.add(x, self.mlp(self.post_attention_layernorm(x)), alpha=self.residual_scale)
 
 
 class MiniCPM(nn.Module):
@@ -165,9 +156,12 @@ class MiniCPM(nn.Module):
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.rope = None if config.no_rope else LongRope(config, length)
 
+    @property
+    def blocks(self) -> Iterable[Block]:
+        return cast("Iterable[Block]", self.layers)
+
     def fuse(self) -> None:
-        for block in self.layers:
-            assert isinstance(block, Block)
+        for block in self.blocks:
             block.self_attn.fuse()
             block.mlp.fuse()
 
@@ -175,9 +169,17 @@ class MiniCPM(nn.Module):
         """tokens (...) -> (..., H)."""
         return self.embed_tokens(tokens) * self.config.embedding_scale
 
-    def forward(self, x: Tensor, positions: Tensor | None, attend: Attend) -> Tensor:
-        """x (..., T, H) at positions (..., T) -> (..., T, H); None means positions 0 to T - 1."""
+    def forward(self, x: Tensor, positions: Tensor | None = None, attend: Attend | None = None) -> Tensor:
+        """x (..., T, H) at positions (..., T) -> (..., T, H).
+
+        Without ``positions`` these are 0 to T - 1. Without ``attend`` each sequence attends to the whole of itself.
+        """
         rope = None if self.rope is None else self.rope(positions, x.shape[-2])
-        for block in self.layers:
-            x = block(x, rope, attend)
-        return self.norm(x)
+        scale = self.config.residual_scale
+        delta: Tensor | None = None
+        for block in self.blocks:
+            x, normed = block.input_layernorm.after(x, delta, scale)
+            delta = block.self_attn(normed, rope, attend)
+            x, normed = block.post_attention_layernorm.after(x, delta, scale)
+            delta = block.mlp(normed)
+        return self.norm.after(x, delta, scale)[1]

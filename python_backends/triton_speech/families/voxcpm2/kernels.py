@@ -1,0 +1,174 @@
+"""Fused kernels in the Triton language for what ``ops.py`` computes. Imported on a GPU only.
+
+Sums and rotations are in fp32; what plain torch would round to the tensors' type in between is rounded here too.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+SILU_BLOCK = 1024
+
+
+@triton.jit
+def _add_norm(x, delta, weight, total, normed, scale, eps, SIZE: tl.constexpr, BLOCK: tl.constexpr, ADD: tl.constexpr):
+    columns = tl.arange(0, BLOCK)
+    inside = columns < SIZE
+    at = tl.program_id(0).to(tl.int64) * SIZE + columns
+    value = tl.load(x + at, mask=inside, other=0.0)
+    if ADD:
+        change = tl.load(delta + at, mask=inside, other=0.0).to(tl.float32)
+        value = (value.to(tl.float32) + scale * change).to(value.dtype)
+        tl.store(total + at, value, mask=inside)
+    wide = value.to(tl.float32)
+    root = tl.rsqrt(tl.sum(wide * wide, axis=0) / SIZE + eps)
+    gain = tl.load(weight + columns, mask=inside, other=0.0).to(tl.float32)
+    tl.store(normed + at, (wide * root * gain).to(value.dtype), mask=inside)
+
+
+def add_norm(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float, scale: float) -> tuple[Tensor, Tensor]:
+    """See ``ops.add_norm``."""
+    x = x.contiguous()
+    size = x.shape[-1]
+    normed = torch.empty_like(x)
+    total = x if delta is None else torch.empty_like(x)
+    change = x if delta is None else delta.contiguous()
+    _add_norm[(x.numel() // size,)](
+        x,
+        change,
+        weight,
+        total,
+        normed,
+        scale,
+        eps,
+        SIZE=size,
+        BLOCK=triton.next_power_of_2(size),
+        ADD=delta is not None,
+    )
+    return total, normed
+
+
+@triton.jit
+def _silu_mul(gate_up, out, SIZE: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = columns < SIZE
+    gate = tl.load(gate_up + row * 2 * SIZE + columns, mask=inside, other=0.0)
+    up = tl.load(gate_up + row * 2 * SIZE + SIZE + columns, mask=inside, other=0.0)
+    wide = gate.to(tl.float32)
+    active = (wide / (1.0 + tl.exp(-wide))).to(gate.dtype)
+    tl.store(out + row * SIZE + columns, active * up, mask=inside)
+
+
+def silu_mul(gate_up: Tensor) -> Tensor:
+    """See ``ops.silu_mul``."""
+    gate_up = gate_up.contiguous()
+    size = gate_up.shape[-1] // 2
+    out = torch.empty(*gate_up.shape[:-1], size, dtype=gate_up.dtype, device=gate_up.device)
+    _silu_mul[(out.numel() // size, triton.cdiv(size, SILU_BLOCK))](gate_up, out, SIZE=size, BLOCK=SILU_BLOCK)
+    return out
+
+
+@triton.jit
+def _rotate_heads(qkv, cos, sin, row_stride, head_stride, HALF: tl.constexpr, BLOCK: tl.constexpr):
+    row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    columns = tl.arange(0, BLOCK)
+    inside = columns < HALF
+    start = qkv + row * row_stride + head * head_stride
+    first = tl.load(start + columns, mask=inside, other=0.0)
+    second = tl.load(start + HALF + columns, mask=inside, other=0.0)
+    c = tl.load(cos + row * 2 * HALF + columns, mask=inside, other=0.0)
+    s = tl.load(sin + row * 2 * HALF + columns, mask=inside, other=0.0)
+    tl.store(start + columns, (first.to(tl.float32) * c - second.to(tl.float32) * s).to(first.dtype), mask=inside)
+    tl.store(
+        start + HALF + columns, (second.to(tl.float32) * c + first.to(tl.float32) * s).to(first.dtype), mask=inside
+    )
+
+
+def rotate_heads(qkv: Tensor, cos: Tensor, sin: Tensor, rotated: int) -> Tensor:
+    """See ``ops.rotate_heads``. In place."""
+    rows, _, size = qkv.shape
+    _rotate_heads[(rows, rotated)](
+        qkv,
+        cos.contiguous(),
+        sin.contiguous(),
+        qkv.stride(0),
+        qkv.stride(1),
+        HALF=size // 2,
+        BLOCK=triton.next_power_of_2(size // 2),
+    )
+    return qkv
+
+
+@triton.jit
+def _turned(start, c, s, at, inside, HALF: tl.constexpr):
+    """Both halves of rows, rotated, in the rows' own type."""
+    first = tl.load(start + at, mask=inside, other=0.0)
+    second = tl.load(start + HALF + at, mask=inside, other=0.0)
+    wide1, wide2 = first.to(tl.float32), second.to(tl.float32)
+    return (wide1 * c - wide2 * s).to(first.dtype), (wide2 * c + wide1 * s).to(first.dtype)
+
+
+@triton.jit
+def _local_attention(
+    qkv,
+    cos,
+    sin,
+    out,
+    scale,
+    length,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    HALF: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    batch, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    group = HEADS // KV_HEADS
+    stride = (HEADS + 2 * KV_HEADS) * 2 * HALF
+    rows, columns = tl.arange(0, ROWS), tl.arange(0, BLOCK)
+    inside = (rows[:, None] < length) & (columns[None, :] < HALF)
+    angle = rows[:, None] * 2 * HALF + columns[None, :]
+    c = tl.load(cos + angle, mask=inside, other=0.0)
+    s = tl.load(sin + angle, mask=inside, other=0.0)
+    at = rows[:, None] * stride + columns[None, :]
+    base = qkv + batch * length * stride
+    key = (HEADS + head // group) * 2 * HALF
+    q1, q2 = _turned(base + head * 2 * HALF, c, s, at, inside, HALF)
+    k1, k2 = _turned(base + key, c, s, at, inside, HALF)
+    scores = tl.dot(q1, tl.trans(k1), input_precision="ieee") + tl.dot(q2, tl.trans(k2), input_precision="ieee")
+    scores = tl.where(rows[None, :] < length, scores * scale, float("-inf"))
+    shares = tl.exp(scores - tl.max(scores, axis=1)[:, None])
+    shares = (shares / tl.sum(shares, axis=1)[:, None]).to(q1.dtype)
+    value = base + key + KV_HEADS * 2 * HALF
+    v1 = tl.load(value + at, mask=inside, other=0.0)
+    v2 = tl.load(value + HALF + at, mask=inside, other=0.0)
+    to = out + batch * length * HEADS * 2 * HALF + head * 2 * HALF
+    where = rows[:, None] * HEADS * 2 * HALF + columns[None, :]
+    tl.store(to + where, tl.dot(shares, v1, input_precision="ieee").to(q1.dtype), mask=inside)
+    tl.store(to + HALF + where, tl.dot(shares, v2, input_precision="ieee").to(q1.dtype), mask=inside)
+
+
+def local_attention(qkv: Tensor, cos: Tensor, sin: Tensor, heads: int, kv_heads: int) -> Tensor:
+    """See ``ops.local_attention``."""
+    qkv = qkv.contiguous()
+    batch, length, _, size = qkv.shape
+    out = torch.empty(batch, length, heads, size, dtype=qkv.dtype, device=qkv.device)
+    _local_attention[(batch, heads)](
+        qkv,
+        cos.contiguous(),
+        sin.contiguous(),
+        out,
+        size**-0.5,
+        length,
+        HEADS=heads,
+        KV_HEADS=kv_heads,
+        HALF=size // 2,
+        ROWS=max(16, triton.next_power_of_2(length)),
+        BLOCK=max(16, triton.next_power_of_2(size // 2)),
+        num_warps=2,
+    )
+    return out

@@ -1,0 +1,74 @@
+"""The small operations between the matrix products: plain torch, and on a GPU one kernel each in their place.
+
+On a GPU a decode step is bound by the number of kernels. ``kernels.py`` holds the fused ones; the functions here say
+what they compute and are what runs everywhere else.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+# A torch built for a GPU brings the Triton language along; one for the CPU does not.
+_HAS_TRITON_LANGUAGE = importlib.util.find_spec("triton") is not None
+
+
+def _kernels(x: Tensor) -> Any:
+    if not (x.is_cuda and _HAS_TRITON_LANGUAGE):
+        return None
+    from . import kernels
+
+    return kernels
+
+
+def add_norm(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float, scale: float) -> tuple[Tensor, Tensor]:
+    """Residual sum ``x + scale * delta`` and its RMS norm; x, delta (..., H), both results (..., H)."""
+    if (kernels := _kernels(x)) is not None:
+        return kernels.add_norm(x, delta, weight, eps, scale)
+    if delta is not None:
+        x = torch.add(x, delta, alpha=scale)
+    return x, F.rms_norm(x, weight.shape, weight, eps)
+
+
+def silu_mul(gate_up: Tensor) -> Tensor:
+    """(..., 2 F), gate before up -> ``silu(gate) * up`` (..., F)."""
+    if (kernels := _kernels(gate_up)) is not None:
+        return kernels.silu_mul(gate_up)
+    gate, up = gate_up.chunk(2, dim=-1)
+    return F.silu(gate) * up
+
+
+def rotate_heads(qkv: Tensor, cos: Tensor, sin: Tensor, rotated: int) -> Tensor:
+    """Rotates the first ``rotated`` heads of qkv (N, heads, d) by angles (N, d) in fp32; may work in place."""
+    if (kernels := _kernels(qkv)) is not None:
+        return kernels.rotate_heads(qkv, cos, sin, rotated)
+    return torch.cat((_rotate(qkv[:, :rotated], cos.unsqueeze(1), sin.unsqueeze(1)), qkv[:, rotated:]), dim=1)
+
+
+def local_attention(qkv: Tensor, cos: Tensor, sin: Tensor, heads: int, kv_heads: int) -> Tensor:
+    """Rotary full attention inside short sequences.
+
+    Args:
+        qkv: (B, T, heads + 2 kv_heads, d): queries, keys, values.
+        cos, sin: (T, d) fp32.
+
+    Returns:
+        (B, T, heads, d).
+    """
+    if (kernels := _kernels(qkv)) is not None:
+        return kernels.local_attention(qkv, cos, sin, heads, kv_heads)
+    turned = _rotate(qkv[:, :, : heads + kv_heads], cos.unsqueeze(1), sin.unsqueeze(1))
+    q, k = torch.split(turned, [heads, kv_heads], dim=2)
+    v = qkv[:, :, heads + kv_heads :]
+    out = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), enable_gqa=True)
+    return out.transpose(1, 2)
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    wide = x.float()
+    first, second = wide.chunk(2, dim=-1)
+    return (wide * cos + torch.cat((-second, first), dim=-1) * sin).to(x.dtype)
