@@ -4,6 +4,7 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 TEXT ?= Hello! This is Triton Speech, speaking through a real inference server.
 OUT ?= hello.wav
+export TEXT OUT
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -12,7 +13,7 @@ READY := $(VENV)/.ready
 .PHONY: demo test lint unit parity server client test-vllm test-gpu bench-gpu perf clean
 
 demo: $(READY)
-	@$(BIN)/triton-speech demo "$(TEXT)" -o "$(OUT)"
+	@$(BIN)/triton-speech demo -o "$$OUT" -- "$$TEXT"
 
 test: lint unit parity server client test-vllm
 
@@ -47,6 +48,7 @@ perf: $(READY)
 	$(BIN)/python tests/perf/bench_pipeline.py
 
 $(READY): pyproject.toml
+	@echo "setting up $(VENV): about two minutes and 1.5 GB the first time"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[server,client,dev]"

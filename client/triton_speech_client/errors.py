@@ -75,6 +75,7 @@ _UNAVAILABLE_MARKS = (
     "is not ready",
     "is not healthy",
     "server is stopping",
+    "server not ready",
 )
 _CANCELLED = re.compile(r"\bcancell?ed\b", re.IGNORECASE)
 

@@ -9,7 +9,7 @@ Code = Literal["INVALID_ARG", "NOT_FOUND", "UNAVAILABLE", "CANCELLED", "INTERNAL
 
 _FIELD_TEXT = re.compile(r"(?:in ensemble '[^']*', )?(?P<text>(?P<field>[A-Z][A-Z0-9_]+): (?P<problem>.*))", re.DOTALL)
 _NOT_FOUND_MARK = "is not known"
-_FULL_MARKS = ("is full", "Exceeds maximum queue size")
+_UNAVAILABLE_MARKS = ("is full", "Exceeds maximum queue size", "Server not ready", "is stopping")
 
 
 class SpeechError(Exception):
@@ -31,7 +31,7 @@ class SpeechError(Exception):
         if match:
             code: Code = "NOT_FOUND" if _NOT_FOUND_MARK in match["problem"] else "INVALID_ARG"
             return cls(code, match["text"])
-        if any(mark in text for mark in _FULL_MARKS):
+        if any(mark in text for mark in _UNAVAILABLE_MARKS):
             return cls("UNAVAILABLE", text)
         return cls("INTERNAL", text)
 

@@ -33,11 +33,19 @@ class NumberField:
     def read(self, inputs: Mapping[str, Array]) -> float:
         if self.name not in inputs:
             return self.default
-        value = float(_single(self.name, inputs[self.name]))
+        return self.check(float(_single(self.name, inputs[self.name])))
+
+    def check(self, value: float) -> float:
+        """``value`` itself.
+
+        Raises:
+            SpeechError: INVALID_ARG, saying what is allowed.
+        """
         if not math.isfinite(value):
             raise invalid(self.name, f"{value} is not a number, allowed is {self._limits}")
         if not self.low <= value <= self.high:
-            raise invalid(self.name, f"{value:.10g} is out of range, allowed is {self._limits}")
+            shown = f"{value:.0f}" if self.integer else f"{value:.6g}"
+            raise invalid(self.name, f"{shown} is out of range, allowed is {self._limits}")
         return value
 
     @property
@@ -66,7 +74,6 @@ class SpeechRequest:
     seed: int | None = None
     max_seconds: float = 120.0
     chunk_schedule: ChunkSchedule | None = None
-    has_reference_audio: bool = False
     has_prompt_audio: bool = False
     sampling: Mapping[str, float] = field(default_factory=dict)
     """The fields that the family declares, by name."""
@@ -104,8 +111,7 @@ def parse_request(inputs: Mapping[str, Array], limits: RequestLimits, sampling: 
         language=_text("LANGUAGE", inputs, 16),
         seed=int(_single("SEED", inputs["SEED"])) if "SEED" in inputs else None,
         max_seconds=seconds.read(inputs),
-        chunk_schedule=_schedule("CHUNK_SCHEDULE", inputs),
-        has_reference_audio="REFERENCE_AUDIO" in inputs,
+        chunk_schedule=read_schedule("CHUNK_SCHEDULE", inputs),
         has_prompt_audio=has_prompt_audio,
         sampling={one.name: one.read(inputs) for one in sampling},
     )
@@ -139,7 +145,12 @@ def _voice(name: str, inputs: Mapping[str, Array]) -> str | None:
     return voice
 
 
-def _schedule(name: str, inputs: Mapping[str, Array]) -> ChunkSchedule | None:
+def read_schedule(name: str, inputs: Mapping[str, Array]) -> ChunkSchedule | None:
+    """The chunk schedule of a request, None when it is absent.
+
+    Raises:
+        SpeechError: INVALID_ARG, saying what is allowed.
+    """
     if name not in inputs:
         return None
     try:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import soundfile
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
@@ -18,4 +19,6 @@ def test_readme_code_runs(block, speech_server, tmp_path):
     code = block.replace("127.0.0.1:8001", speech_server.grpc_url)
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert "s" in done.stdout
+    if "morning.wav" in code:
+        assert soundfile.info(tmp_path / "morning.wav").duration > 0.1
+    assert re.search(r"^\d+ .*(s |Hz)", done.stdout, re.MULTILINE), done.stdout

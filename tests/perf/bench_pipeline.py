@@ -121,7 +121,6 @@ def main() -> None:
     )
     began = time.monotonic()
     with TritonServer(settings) as server:
-        server.start()
         server.wait_ready(600)
         ready = time.monotonic() - began
         rows = [asyncio.run(measure(server.grpc_url, args.pipeline, n, args.repeats)) for n in args.streams]

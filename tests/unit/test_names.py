@@ -74,6 +74,18 @@ def steps() -> list[Any]:
     return [step for path in CONFIGS.values() for step in read(path).ensemble_scheduling.step]
 
 
+@pytest.mark.parametrize("model", CONFIGS)
+def test_no_tensor_is_declared_twice(model: str) -> None:
+    """Triton takes a second declaration without a word."""
+    config = read(CONFIGS[model])
+    for declared in (config.input, config.output):
+        assert len(tensors(declared)) == len(declared) > 0
+    for step in config.ensemble_scheduling.step:
+        text = CONFIGS[model].read_text(encoding="utf-8")
+        block = text[text.index(f'"{step.model_name}"') :].partition("model_name")[0]
+        assert block.count("input_map") == len(step.input_map), step.model_name
+
+
 def test_there_is_an_ensemble_to_check() -> None:
     assert len(steps()) == 4
 

@@ -58,7 +58,6 @@ def test_every_field_is_read() -> None:
         seed=2**64 - 1,
         max_seconds=1.5,
         chunk_schedule=ChunkSchedule((1, 2)),
-        has_reference_audio=True,
         sampling={"CFG_VALUE": 3.0, "INFERENCE_STEPS": 4},
     )
 

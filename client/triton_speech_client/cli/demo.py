@@ -10,8 +10,10 @@ from triton_speech.serve.errors import SpeechSetupError
 from triton_speech.serve.layout import find_checkpoints, find_models
 from triton_speech.serve.ports import Ports
 from triton_speech.serve.server import ServerSettings, TritonServer
+from triton_speech_client.cli.audio_file import AudioFile
 from triton_speech_client.cli.say import summary
 from triton_speech_client.grpc_client import SpeechClient
+from triton_speech_client.speech import SpeechBuilder
 
 READY_SECONDS = 120.0
 FREE_PORTS = Ports(0, 0, 0)
@@ -31,16 +33,19 @@ def run(args: argparse.Namespace) -> int:
         models = find_models(None)
         checkpoints = find_checkpoints(args.checkpoints, models)
         settings = ServerSettings(models=models, checkpoints=checkpoints, profile="cpu", ports=FREE_PORTS)
+        # The file first: a name that cannot be written is told before the server is started.
+        file = AudioFile(args.output)
         print("starting the server ...", flush=True)
         began = time.monotonic()
-        with TritonServer(settings) as server:
-            server.start()
+        with file, TritonServer(settings) as server:
             server.wait_ready(READY_SECONDS)
             print(f"ready in {time.monotonic() - began:.1f} s, speaking ...", flush=True)
+            builder = SpeechBuilder()
             with SpeechClient(server.grpc_url) as client:
-                speech = client.synthesize(args.text, seed=args.seed)
-            speech.save(args.output)
-        print(summary(speech, args.output.resolve(), played=False))
+                for chunk in client.stream(args.text, seed=args.seed, pcm16=True):
+                    builder.add(chunk)
+                    file.write(chunk)
+        print(summary(builder.speech(), args.output.resolve(), played=False))
     except SpeechSetupError as error:
         raise ValueError(str(error)) from error
     return 0

@@ -92,11 +92,6 @@ class AudioCache:
             own.done.set()
         return own.value.copy()
 
-    def clear(self) -> None:
-        with self._lock:
-            self._entries.clear()
-            self._bytes = 0
-
     @property
     def stats(self) -> CacheStats:
         with self._lock:

@@ -23,6 +23,11 @@ class SlotKVCache:
         self.length = length
         self.device = device
 
+    def clear(self, slot: int) -> None:
+        """Forgets a slot's past. Masked positions count for nothing, but 0 times NaN is NaN."""
+        self.keys[:, slot].zero_()
+        self.values[:, slot].zero_()
+
     def prefill(self, slot: int, start: int, stop: int) -> Attend:
         """Attention of rows ``start`` to ``stop - 1`` of one slot, causal over all that the slot holds."""
         columns = torch.arange(stop, device=self.device)

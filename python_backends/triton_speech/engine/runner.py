@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from typing import Protocol
@@ -9,18 +10,16 @@ from typing import Protocol
 from ..errors import SpeechError
 from .api import Frame, TalkerRequest
 
+log = logging.getLogger(__name__)
+
+ENGINE_FAILED = SpeechError("INTERNAL", "the talker's engine failed; the server's log has it")
+
 
 class Engine(Protocol):
     """What every engine offers; single-threaded."""
 
     @property
     def is_idle(self) -> bool: ...
-
-    @property
-    def running(self) -> int: ...
-
-    @property
-    def waiting(self) -> int: ...
 
     def add(self, request: TalkerRequest) -> None: ...
 
@@ -42,6 +41,7 @@ class EngineThread:
         self._on_frames = on_frames
         self._inbox: list[TalkerRequest] = []
         self._cancels: list[str] = []
+        self._live: set[str] = set()
         self._wake = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="talker-engine", daemon=True)
@@ -73,16 +73,25 @@ class EngineThread:
                     return
                 inbox, self._inbox = self._inbox, []
                 cancels, self._cancels = self._cancels, []
-            frames = [frame for request in inbox if (frame := self._add(request))]
-            for stream in cancels:
-                self._engine.cancel(stream)
-            frames += self._engine.step()
+            self._live.update(request.stream for request in inbox)
+            try:
+                frames = self._turn(inbox, cancels)
+            except Exception:
+                log.exception("the engine failed; its %d streams are ended", len(self._live))
+                frames = [Frame(stream, error=ENGINE_FAILED) for stream in self._live]
+                for stream in self._live:
+                    self._engine.cancel(stream)
+            self._live.difference_update(frame.stream for frame in frames if frame.is_last)
             if frames:
                 self._on_frames(frames)
 
-    def _add(self, request: TalkerRequest) -> Frame | None:
-        try:
-            self._engine.add(request)
-        except SpeechError as error:
-            return Frame(request.stream, error=error)
-        return None
+    def _turn(self, inbox: list[TalkerRequest], cancels: list[str]) -> list[Frame]:
+        refused = []
+        for request in inbox:
+            try:
+                self._engine.add(request)
+            except SpeechError as error:
+                refused.append(Frame(request.stream, error=error))
+        for stream in cancels:
+            self._engine.cancel(stream)
+        return refused + self._engine.step()

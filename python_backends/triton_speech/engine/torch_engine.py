@@ -18,6 +18,8 @@ from .kv_cache import SlotKVCache
 log = logging.getLogger(__name__)
 
 SCRATCH_SLOT = 0
+FAILED = SpeechError("INTERNAL", "the talker failed on this stream; the server's log has it")
+NOT_FINITE = SpeechError("INTERNAL", "the talker made NaN or infinite values; the stream was ended")
 
 
 @dataclass
@@ -60,14 +62,6 @@ class TorchEngine:
     @property
     def is_idle(self) -> bool:
         return not (self._waiting or self._running)
-
-    @property
-    def running(self) -> int:
-        return len(self._running)
-
-    @property
-    def waiting(self) -> int:
-        return len(self._waiting)
 
     def check(self, request: TalkerRequest) -> None:
         """Raises SpeechError where a request cannot run at all."""
@@ -171,6 +165,9 @@ class TorchEngine:
         host = torch.cat((patches.flatten(1).float(), stops.unsqueeze(1).float()), dim=1).cpu()
         frames = []
         for row, one in enumerate(group):
+            if not host[row].isfinite().all():
+                frames += self._fail([one], NOT_FINITE)
+                continue
             one.done += 1
             one.frames += 1
             finish = self._finish(one, stops=bool(host[row, -1]))
@@ -191,10 +188,10 @@ class TorchEngine:
             return "length"
         return ""
 
-    def _fail(self, group: list[_Running]) -> list[Frame]:
+    def _fail(self, group: list[_Running], error: SpeechError = FAILED) -> list[Frame]:
         for one in group:
+            self.cache.clear(one.slot)
             self._release(one)
-        error = SpeechError("INTERNAL", "the talker failed on this stream; see the server's log")
         return [Frame(one.request.stream, error=error) for one in group]
 
     def _release(self, one: _Running) -> None:

@@ -132,7 +132,10 @@ class TritonServer:
 
         Raises:
             SpeechSetupError: no server, or none that runs with this Python, or a port is taken.
+            RuntimeError: it runs already.
         """
+        if self._run is not None:
+            raise RuntimeError("the server has been started already")
         settings = self._settings
         install = find_server()
         self._ports = check_ports(settings.host, settings.ports)

@@ -139,12 +139,12 @@ class CodecStage:
         lease = self._slots.find(chunk.stream)
         if lease is None:
             if chunk.index != 0:
-                raise SpeechError("INTERNAL", "the codec no longer knows this stream; it was silent for too long")
+                raise invalid("STREAM_ID", "is not known to the codec, or its stream was silent for too long")
             lease = self._slots.lease(chunk.stream, now)
             self._codec.reset(lease.slot)
         if chunk.index != lease.next_chunk:
             self._slots.release(chunk.stream)
-            raise SpeechError("INTERNAL", f"chunk {chunk.index} came, chunk {lease.next_chunk} was due")
+            raise invalid("CHUNK_INDEX", f"is {chunk.index}, chunk {lease.next_chunk} was due")
         lease.next_chunk += 1
         lease.last_used = now
         return lease.slot

@@ -53,7 +53,7 @@ class FrontDoorStage:
         # Reading a stream of responses blocks, so each stream holds a thread; they are cheap and mostly asleep.
         # As many again for cancels, which must not wait behind the streams that they end.
         self._threads = ThreadPoolExecutor(2 * self._parameters.max_streams, thread_name_prefix="stream")
-        self._watchers: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._live = 0
 
     async def execute(self, requests: list[Any]) -> None:
@@ -85,17 +85,15 @@ class FrontDoorStage:
         requested = [name for name in AUDIO_OUTPUTS if name in request.requested_output_names()]
         opening = self._submit("talker", talker_inputs, CHUNK_OUTPUTS, request_id, decoupled=True)
         # A watcher ends by itself, soon after the reply.
-        watcher = asyncio.create_task(self._watch(reply, stream_id, request_id))
-        self._watchers.add(watcher)
-        watcher.add_done_callback(self._watchers.discard)
+        self._keep(asyncio.create_task(self._watch(reply, stream_id, request_id)))
         failure: Exception | None = None
         try:
             # A call opens with its first response, so this is the wait for a slot.
             await asyncio.wait({opening}, timeout=self._parameters.queue_seconds)
             if not opening.done():
-                failure = _no_place(self._parameters.queue_seconds)
-                await self._cancel(stream_id, request_id)
-            chunks = await asyncio.wait_for(opening, self._parameters.stall_seconds)
+                self._keep(asyncio.create_task(self._drain(opening)))
+                raise _no_place(self._parameters.queue_seconds)
+            chunks = await opening
             # Read to the end even after a failure: a dropped iterator leaks shared memory in the 2.51 stub.
             async for chunk in self._each(iter(chunks)):
                 if failure is not None:
@@ -113,6 +111,16 @@ class FrontDoorStage:
         if failure is not None:
             await self._release(stream_id, request_id)
             raise failure
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
+        """The loop itself holds tasks only weakly."""
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _drain(self, opening: Any) -> None:
+        """Reads what a stream still sends whose caller has been told already that it will not begin."""
+        async for _ in self._each(iter(await opening)):
+            pass
 
     async def _pass_on(self, chunk: Any, reply: Reply, requested: Iterable[str], request_id: str) -> None:
         """Turns one of the talker's responses into one for the caller."""

@@ -20,6 +20,7 @@ from ..engine.runner import Engine, EngineThread
 from ..errors import invalid
 from ..families.registry import find_checkpoint, load_family
 from ..parameters import DeviceParameters
+from ..request import read_schedule
 from ..streaming.schedule import Chunker, ChunkSchedule
 from .device import choose_device
 from .triton import (
@@ -149,18 +150,17 @@ class TalkerStage:
         prompt = self._family.make_prompt(
             self._tokens(inputs), self._latents(inputs, "REFERENCE_LATENTS"), self._latents(inputs, "PROMPT_LATENTS")
         )
+        sampling = {name: read_number(inputs, name) for name in self._family.SAMPLING_INPUTS}
         seed = int(read_number(inputs, "SEED"))
-        values = {name: array.reshape(-1)[0] for name, array in inputs.items() if array.size == 1}
-        talker_request = TalkerRequest(
-            stream, prompt, self._family.make_sampling(seed, values), int(read_number(inputs, "MAX_FRAMES"))
-        )
-        asked = inputs.get("CHUNK_SCHEDULE")
-        schedule = self._schedule if asked is None or asked.size == 0 else ChunkSchedule(tuple(map(int, asked)))
+        max_frames = int(read_number(inputs, "MAX_FRAMES"))
+        if max_frames < 1:
+            raise invalid("MAX_FRAMES", f"is {max_frames}, must be at least 1")
+        talker_request = TalkerRequest(stream, prompt, self._family.make_sampling(seed, sampling), max_frames)
         entry = _Stream(
             request.request_id() or stream,
             sender,
             set(request.requested_output_names()),
-            Chunker(schedule),
+            Chunker(self._chunk_schedule(inputs)),
             self._family.priming_patches(prompt),
         )
         with self._streams_lock:
@@ -168,6 +168,12 @@ class TalkerStage:
                 raise invalid("STREAM_ID", "names a stream that is still running")
             self._streams[stream] = entry
         self._engine.submit(talker_request)
+
+    def _chunk_schedule(self, inputs: Mapping[str, Array]) -> ChunkSchedule:
+        """The request's own, or the stage's where that is absent or empty."""
+        if "CHUNK_SCHEDULE" not in inputs or inputs["CHUNK_SCHEDULE"].size == 0:
+            return self._schedule
+        return read_schedule("CHUNK_SCHEDULE", inputs) or self._schedule
 
     def _tokens(self, inputs: Mapping[str, Array]) -> list[int]:
         tokens = inputs.get("TOKENS")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import locale
 import logging
+import uuid
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,7 @@ def for_caller(error: BaseException, request_id: str) -> SpeechError:
     """What the caller did not cause goes to the log, and only its id to the caller."""
     if isinstance(error, SpeechError):
         return error
+    request_id = request_id or uuid.uuid4().hex
     log.error("request %s failed", request_id, exc_info=error)
     return SpeechError("INTERNAL", f"internal error; the server's log has it under request {request_id}")
 

@@ -95,15 +95,6 @@ def test_negative_bounds_are_refused(entries: int, size: int) -> None:
         AudioCache(entries, size)
 
 
-def test_clearing_forgets_the_entries() -> None:
-    cache = AudioCache(4, 1000)
-    cache.get_or_compute(b"a", value)
-    cache.clear()
-    assert (cache.stats.entries, cache.stats.bytes) == (0, 0)
-    cache.get_or_compute(b"a", value)
-    assert cache.stats.misses == 2
-
-
 def test_an_error_reaches_its_caller_and_is_not_kept() -> None:
     cache = AudioCache(4, 1000)
     for _ in range(2):

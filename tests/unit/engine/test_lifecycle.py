@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import queue
+
 import pytest
 import torch
 
@@ -12,7 +14,7 @@ from triton_speech.families.voxcpm2.checkpoint import load_talker
 from triton_speech.families.voxcpm2.talker import SlotTalker
 from triton_speech.families.voxcpm2.tiny import write_tiny_checkpoint
 
-from .conftest import request, run
+from .conftest import patches, request, run
 
 
 def finishes(frames):
@@ -75,7 +77,7 @@ def test_cancel_ends_a_waiting_stream(make_engine):
     engine.cancel("b")
     ended = [(frame.stream, frame.finish) for frame in engine.step() if frame.finish]
     assert ended == [("b", "cancelled")]
-    assert engine.waiting == 0
+    assert set(run(engine, {0: []})) == {"a"}
 
 
 def test_cancel_of_an_unknown_stream_does_not_hit_a_later_one(make_engine):
@@ -102,6 +104,54 @@ def test_a_failed_stream_gives_its_slot_back(make_engine):
     assert finishes(run(engine, {0: [request("good", frames=2)]})["good"])[-1] == "length"
 
 
+def test_a_stream_of_nan_does_not_poison_its_slot(make_engine):
+    expected = patches(run(make_engine(max_num_seqs=1), {0: [request("good", frames=10)]})["good"])
+    poison = request("poison", tokens=30, reference=20, frames=50)
+    poison.prompt.reference.fill_(float("nan"))
+    engine = make_engine(max_num_seqs=1)
+    assert run(engine, {0: [poison]})["poison"][-1].error.code == "INTERNAL"
+    assert torch.equal(patches(run(engine, {0: [request("good", frames=10)]})["good"]), expected)
+
+
+def test_a_stream_of_nan_leaves_its_neighbours_alone(make_engine):
+    poison = request("poison", reference=20, frames=50)
+    poison.prompt.reference.fill_(float("nan"))
+    frames = run(make_engine(), {0: [request("good", frames=10), poison]})
+    assert frames["poison"][-1].error is not None
+    assert finishes(frames["good"])[-1] == "length"
+    assert patches(frames["good"]).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("field", "how"),
+    [("CFG_VALUE", {"cfg_value": float("nan")}), ("CFG_VALUE", {"cfg_value": 11.0}), ("INFERENCE_STEPS", {"steps": 1})],
+)
+def test_sampling_that_would_stop_a_batch_is_refused(field, how):
+    with pytest.raises(SpeechError, match=field):
+        request("a", **how)
+
+
+def test_an_engine_that_fails_ends_its_streams_and_serves_on(make_engine):
+    frames: queue.Queue = queue.Queue()
+    engine = make_engine(max_num_seqs=2)
+    working_step = engine.step
+
+    def failing_step():
+        engine.step = working_step
+        raise RuntimeError("a fault of the engine itself")
+
+    engine.step = failing_step
+    thread = EngineThread(engine, frames.put)
+    try:
+        thread.submit(request("lost"))
+        assert frames.get(timeout=30)[0].error.code == "INTERNAL"
+        thread.submit(request("served", frames=2))
+        last = next(f for batch in iter(lambda: frames.get(timeout=30), None) for f in batch if f.stream == "served")
+        assert last.error is None
+    finally:
+        thread.close()
+
+
 @pytest.mark.parametrize("name", ["max_num_seqs", "prefill_chunk", "prefill_budget"])
 def test_options_name_what_is_wrong(name):
     with pytest.raises(ValueError, match=f"{name} is 0, must be at least 1"):
@@ -109,8 +159,6 @@ def test_options_name_what_is_wrong(name):
 
 
 def test_the_engine_thread_serves_requests_that_arrive_while_it_runs(make_engine):
-    import queue
-
     frames: queue.Queue = queue.Queue()
     thread = EngineThread(make_engine(max_num_seqs=2), frames.put)
     try:

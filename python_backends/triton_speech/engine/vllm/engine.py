@@ -19,7 +19,7 @@ from ...families.protocol import TalkerModel
 from ...families.registry import load_family
 from ..api import EngineOptions, FinishReason, Frame, TalkerRequest
 from ..build import EngineChoice
-from ..torch_engine import SCRATCH_SLOT, slots_needed
+from ..torch_engine import NOT_FINITE, SCRATCH_SLOT, slots_needed
 from .plugin import ARCHITECTURE, register
 
 GRAPH_SIZES = (1, 2, 4, 8, 16, 24, 32)
@@ -63,14 +63,6 @@ class VllmEngine:
     @property
     def is_idle(self) -> bool:
         return not (self._waiting or self._running)
-
-    @property
-    def running(self) -> int:
-        return len(self._running)
-
-    @property
-    def waiting(self) -> int:
-        return len(self._waiting)
 
     def add(self, request: TalkerRequest) -> None:
         """Queues a stream.
@@ -180,10 +172,8 @@ class VllmEngine:
         cancelled, self._cancelled = self._cancelled, set()
         ended = [request.stream for request in self._waiting if request.stream in cancelled]
         self._waiting = deque(request for request in self._waiting if request.stream not in cancelled)
-        if running := [stream for stream in cancelled if stream in self._running]:
-            self._engine.abort_request(running)
-        for stream in running:
-            self._release(self._running[stream])
+        running = [stream for stream in cancelled if stream in self._running]
+        self._stop(running)
         return [Frame(stream, finish="cancelled") for stream in [*ended, *running]]
 
     def _read(self, made: list[tuple[_Running, int, FinishReason]]) -> list[Frame]:
@@ -191,11 +181,22 @@ class VllmEngine:
         if not made:
             return []
         where = [(one.slot, one.request.prompt.length + frame) for one, frame, _ in made]
-        patches = self.talker.read_patches(where)
-        return [
-            Frame(one.request.stream, patch.clone(), finish)
-            for (one, _, finish), patch in zip(made, patches, strict=True)
-        ]
+        frames = []
+        for (one, _, finish), patch in zip(made, self.talker.read_patches(where), strict=True):
+            stream = one.request.stream
+            if patch.isfinite().all():
+                frames.append(Frame(stream, patch.clone(), finish))
+            elif stream in self._running or finish:
+                frames.append(Frame(stream, error=NOT_FINITE))
+                self._stop([stream])
+        return frames
+
+    def _stop(self, streams: list[str]) -> None:
+        """Takes streams out of vLLM; those that it has already ended are ignored."""
+        if running := [stream for stream in streams if stream in self._running]:
+            self._engine.abort_request(running)
+        for stream in running:
+            self._release(self._running[stream])
 
     def _release(self, one: _Running) -> None:
         del self._running[one.request.stream]

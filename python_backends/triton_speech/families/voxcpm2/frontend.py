@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import Field
@@ -15,7 +15,10 @@ from ...text import normalise
 from .config import VoxCPM2Config
 from .tokenizer import Tokenizer
 
-SAMPLING_INPUTS = ("CFG_VALUE", "INFERENCE_STEPS")
+CFG_VALUE = NumberField("CFG_VALUE", 0.0, 10.0, 2.0)
+# With one step the solver would return its noise: the first step is always skipped.
+INFERENCE_STEPS = NumberField("INFERENCE_STEPS", 2, 100, 10, integer=True)
+SAMPLING_INPUTS = (CFG_VALUE.name, INFERENCE_STEPS.name)
 """The fields of a request that this family adds to the contract."""
 EXTRA_FRAMES = 10
 """Added to the cap, so that the shortest texts are not cut (upstream)."""
@@ -45,9 +48,8 @@ class VoxCPM2Frontend:
         self._config = config
         self._parameters = parameters
         self.sampling: Sequence[NumberField] = (
-            NumberField("CFG_VALUE", 0.0, 10.0, parameters.cfg_value),
-            # With one step the solver would return its noise: the first step is always skipped.
-            NumberField("INFERENCE_STEPS", 2, 100, parameters.inference_steps, integer=True),
+            replace(CFG_VALUE, default=parameters.cfg_value),
+            replace(INFERENCE_STEPS, default=parameters.inference_steps),
         )
 
     @classmethod

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .frontend import CFG_VALUE, INFERENCE_STEPS
 from .minicpm import Attend
 from .model import VoxCPM2Talker
 from .noise import gaussian
@@ -25,6 +26,11 @@ class Sampling:
     seed: int
     cfg_value: float = 2.0
     inference_steps: int = 10
+
+    def __post_init__(self) -> None:
+        """Raises SpeechError where a value would stop or poison the batch that the stream runs in."""
+        CFG_VALUE.check(self.cfg_value)
+        INFERENCE_STEPS.check(self.inference_steps)
 
     @property
     def batch_key(self) -> int:
