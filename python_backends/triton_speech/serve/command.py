@@ -25,7 +25,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     default = Ports()
     add = parser.add_argument
     add("--checkpoints", type=Path, metavar="DIR", help="a checkpoint or a folder of them (default: checkpoints/)")
-    add("--profile", metavar="NAME", help="e.g. cpu, low_latency, throughput: a file configs/NAME.pbtxt of the stages (default: config.pbtxt)")
+    add(
+        "--profile",
+        metavar="NAME",
+        help="e.g. cpu, low_latency, throughput: a file configs/NAME.pbtxt of the stages (default: config.pbtxt)",
+    )
     add("--models", type=Path, metavar="DIR", help="holds model_repository/ and ensembles/ (default: this checkout)")
     add("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     add("--http-port", type=int, default=default.http, metavar="PORT", help="default: %(default)s; 0 takes a free one")

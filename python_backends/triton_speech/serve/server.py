@@ -43,7 +43,7 @@ class ServerSettings:
 
     ``models`` holds ``model_repository/`` and ``ensembles/``; ``checkpoints`` is a checkpoint or a folder of them.
     The log goes to ``log_file`` (appended), to stderr with ``verbose``, else to the run directory.
-    ``drain_seconds``: how long requests in flight may take after the server was told to stop.
+    ``drain_seconds``: how long the server may take to end its requests and models before it is killed.
     """
 
     models: Path
