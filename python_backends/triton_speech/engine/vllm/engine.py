@@ -55,6 +55,9 @@ class VllmEngine:
         models: list[Any] = []
         self._engine.apply_model(models.append)
         self.talker: TalkerModel = models[0].talker
+        if choice.device != "cpu" and choice.graphs:
+            with torch.inference_mode():
+                models[0].capture_tails(self._graph_sizes())
         self._free = list(range(self._slots - 1, SCRATCH_SLOT, -1))
         self._waiting: deque[TalkerRequest] = deque()
         self._running: dict[str, _Running] = {}
@@ -150,10 +153,12 @@ class VllmEngine:
             return {**args, "enforce_eager": True, "block_size": 32, "gpu_memory_utilization": 0.1}
         if not choice.graphs:
             return {**args, "enforce_eager": True}
-        sizes = [size for size in GRAPH_SIZES if size <= options.max_num_seqs]
-        sizes += range(40, options.max_num_seqs + 1, 8)
-        graphs = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": sizes}
-        return {**args, "compilation_config": graphs}
+        graphs = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": self._graph_sizes()}
+        return {**args, "compilation_config": graphs, "async_scheduling": True}
+
+    def _graph_sizes(self) -> list[int]:
+        most = self.options.max_num_seqs
+        return [size for size in GRAPH_SIZES if size <= most] + list(range(40, most + 1, 8))
 
     def _admit(self, request: TalkerRequest) -> None:
         one = _Running(request, self._free.pop())

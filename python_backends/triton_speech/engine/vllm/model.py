@@ -8,6 +8,7 @@ end token. Paged attention, batching, chunked prefill, preemption and CUDA graph
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from vllm.model_executor.layers.attention import Attention
 
 from ...families.registry import load_family
 from ..torch_engine import SCRATCH_SLOT
+from .tail_graphs import TailGraphs
 
 NEVER = -1e4
 
@@ -33,6 +35,7 @@ class SlotTokenModel(nn.Module):
         self.slots: int = own.talker_slots
         self.batch_key: Any = own.talker_batch_key
         self.max_num_seqs: int = vllm_config.scheduler_config.max_num_seqs
+        self._tails: TailGraphs | None = None
         # Not a submodule: its weights come from its own checkpoint and are none of vLLM's business.
         self.talker = load_family(own.talker_family).load_talker(
             Path(own.talker_checkpoint),
@@ -74,12 +77,11 @@ class SlotTokenModel(nn.Module):
         out[:, 0] = input_ids
         rows = self._last_rows(len(slots))
         makes_frame = positions[rows] >= self.talker.prompt_length[slots[rows]] - 1
-        _, stops = self.talker.emit(
+        stops = self._emit(
             torch.where(makes_frame, slots[rows], SCRATCH_SLOT),
             torch.where(makes_frame, positions[rows], 0),
             state[rows],
             residual[rows],
-            self.batch_key,
         )
         out[rows, 1] = (stops & makes_frame).float()
         return out
@@ -94,6 +96,17 @@ class SlotTokenModel(nn.Module):
     def load_weights(self, weights: Any) -> set[str]:
         """Nothing is left to load."""
         return {name for name, _ in self.named_parameters()}
+
+    def capture_tails(self, sizes: Sequence[int]) -> None:
+        """Captures the tail for the steps that vLLM does not capture; after its own capture, before any request."""
+        self._tails = TailGraphs(self.talker, self.batch_key, sizes, self.talker.inputs.shape[-1])
+
+    def _emit(self, slots: Tensor, positions: Tensor, state: Tensor, residual: Tensor) -> Tensor:
+        if self._tails is not None and not torch.cuda.is_current_stream_capturing():
+            stops = self._tails.emit(slots, positions, state, residual)
+            if stops is not None:
+                return stops
+        return self.talker.emit(slots, positions, state, residual, self.batch_key)[1]
 
     def _attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return self.attention[layer](q.flatten(1), k.flatten(1), v.flatten(1)).view(q.shape)

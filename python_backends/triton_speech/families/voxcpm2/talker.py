@@ -53,6 +53,7 @@ class SlotTalker:
         self.patch_shape = (config.patch_size, config.feat_dim)
         self.kv_shape = config.talker_facts.kv_shape
         self.device, self.dtype = weight.device, weight.dtype
+        self._reader = torch.cuda.Stream(weight.device) if weight.is_cuda else None  # type: ignore[no-untyped-call]
 
         def buffer(*shape: int, dtype: torch.dtype | None = None) -> Tensor:
             return torch.zeros(slots, *shape, dtype=dtype or weight.dtype, device=weight.device)
@@ -129,6 +130,14 @@ class SlotTalker:
 
     @torch.inference_mode()
     def read_patches(self, rows: list[tuple[int, int]]) -> Tensor:
-        """Patches (N, P, D) fp32 on the CPU that rows (slot, position) read: one gather, one copy."""
-        both = torch.tensor(rows, dtype=torch.int64).to(self.device, non_blocking=True)
-        return self.patches[both[:, 0], both[:, 1]].float().cpu()
+        """Patches (N, P, D) fp32 on the CPU that rows (slot, position) read: one gather, one copy.
+
+        The steps that made them must be known to have ended. On a GPU they are read beside the step that runs
+        meanwhile, which writes other positions.
+        """
+        both = torch.tensor(rows, dtype=torch.int64)
+        if self._reader is None:
+            return self.patches[both[:, 0], both[:, 1]].float()
+        with torch.cuda.stream(self._reader):
+            both = both.to(self.device)
+            return self.patches[both[:, 0], both[:, 1]].float().cpu()
