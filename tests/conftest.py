@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,12 @@ import pytest
 from triton_speech.serve.layout import find_models
 from triton_speech.serve.ports import Ports
 from triton_speech.serve.server import ServerSettings, TritonServer
+
+# A suite that a script starts in its background, or nohup, ignores these, and so would all that it starts.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 ROOT = Path(__file__).resolve().parents[1]
 QUICKSTART = ROOT / "checkpoints" / "quickstart"
