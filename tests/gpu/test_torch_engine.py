@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from triton_speech.engine.api import EngineOptions, Frame, TalkerRequest
-from triton_speech.engine.torch_engine import TorchEngine, slots_needed
+from triton_speech.engine.slots import slots_needed
+from triton_speech.engine.torch_engine import TorchEngine
 from triton_speech.families.voxcpm2.checkpoint import load_audio_vae, load_talker
 from triton_speech.families.voxcpm2.prompt import Prompt
 from triton_speech.families.voxcpm2.streaming_decoder import StreamingDecoder

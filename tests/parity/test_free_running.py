@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from triton_speech.engine.api import EngineOptions, TalkerRequest
-from triton_speech.engine.torch_engine import TorchEngine, slots_needed
+from triton_speech.engine.slots import slots_needed
+from triton_speech.engine.torch_engine import TorchEngine
 from triton_speech.families.voxcpm2 import (
     load_codec,
     load_reference_encoder,

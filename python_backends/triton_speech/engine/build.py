@@ -55,7 +55,8 @@ def build_engine(
             raise ValueError(INSTALL_VLLM) from error
         engine = VllmEngine(choice, options, family, checkpoint, dtype)
         return engine, engine.talker
-    from .torch_engine import TorchEngine, slots_needed
+    from .slots import slots_needed
+    from .torch_engine import TorchEngine
 
     talker = load_family(family).load_talker(
         checkpoint, slots=slots_needed(options), device=choice.device, dtype=dtype, length=choice.length

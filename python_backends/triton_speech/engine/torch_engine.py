@@ -3,40 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ..errors import SpeechError, full
+from ..errors import SpeechError
 from ..families.protocol import TalkerModel
-from .api import EngineOptions, FinishReason, Frame, TalkerRequest
+from .api import EngineOptions, FinishReason, Frame
 from .kv_cache import SlotKVCache
+from .slots import FAILED, NOT_FINITE, SCRATCH_SLOT, Running, SlotEngine, slots_needed
 
 log = logging.getLogger(__name__)
 
-SCRATCH_SLOT = 0
-FAILED = SpeechError("INTERNAL", "the talker failed on this stream; the server's log has it")
-NOT_FINITE = SpeechError("INTERNAL", "the talker made NaN or infinite values; the stream was ended")
 
-
-@dataclass
-class _Running:
-    request: TalkerRequest
-    slot: int
-    done: int = 0
-    """Positions whose rows have run."""
-    frames: int = 0
-
-    @property
-    def prefill_left(self) -> int:
-        """The prompt's last row makes the first frame, so it runs as a decode row."""
-        return max(self.request.prompt.length - 1 - self.done, 0)
-
-
-class TorchEngine:
+class TorchEngine(SlotEngine):
     """Drives a talker. Single-threaded: ``EngineThread`` gives it a thread.
 
     Args:
@@ -45,8 +26,8 @@ class TorchEngine:
     """
 
     def __init__(self, talker: TalkerModel, options: EngineOptions) -> None:
+        super().__init__(options, talker.length)
         self.talker = talker
-        self.options = options
         self.cache = SlotKVCache(
             talker.kv_shape,
             slots=slots_needed(options),
@@ -54,38 +35,6 @@ class TorchEngine:
             dtype=talker.dtype,
             device=talker.device,
         )
-        self._free = list(range(slots_needed(options) - 1, SCRATCH_SLOT, -1))
-        self._waiting: deque[TalkerRequest] = deque()
-        self._running: dict[str, _Running] = {}
-        self._cancelled: set[str] = set()
-
-    @property
-    def is_idle(self) -> bool:
-        return not (self._waiting or self._running)
-
-    def check(self, request: TalkerRequest) -> None:
-        """Raises SpeechError where a request cannot run at all."""
-        if request.prompt.length >= self.talker.length:
-            raise SpeechError(
-                "INVALID_ARG",
-                f"TEXT: text and audio prompts take {request.prompt.length} positions, "
-                f"this talker has {self.talker.length}",
-            )
-
-    def add(self, request: TalkerRequest) -> None:
-        """Queues a stream.
-
-        Raises:
-            SpeechError: UNAVAILABLE when the queue is full, INVALID_ARG when the prompt does not fit.
-        """
-        self.check(request)
-        if len(self._waiting) >= self.options.max_waiting + len(self._free):
-            raise full("the talker's queue", self.options.max_waiting)
-        self._waiting.append(request)
-
-    def cancel(self, stream: str) -> None:
-        """Ends a stream at the next step; its slot is free then. Unknown streams are ignored."""
-        self._cancelled.add(stream)
 
     @torch.inference_mode()
     def step(self) -> list[Frame]:
@@ -93,9 +42,9 @@ class TorchEngine:
         frames = self._drop_cancelled()
         frames += self._admit()
         frames += self._prefill()
-        by_key: dict[Hashable, list[_Running]] = {}
+        by_key: dict[Hashable, list[Running]] = {}
         for one in self._running.values():
-            if not one.prefill_left:
+            if not _prefill_left(one):
                 by_key.setdefault(one.request.sampling.batch_key, []).append(one)
         for key, group in by_key.items():
             try:
@@ -105,36 +54,12 @@ class TorchEngine:
                 frames += self._fail(group)
         return frames
 
-    def _drop_cancelled(self) -> list[Frame]:
-        if not self._cancelled:
-            return []
-        cancelled, self._cancelled = self._cancelled, set()
-        ended = [request.stream for request in self._waiting if request.stream in cancelled]
-        self._waiting = deque(request for request in self._waiting if request.stream not in cancelled)
-        for stream in cancelled & self._running.keys():
-            self._release(self._running[stream])
-            ended.append(stream)
-        return [Frame(stream, finish="cancelled") for stream in ended]
-
-    def _admit(self) -> list[Frame]:
-        failed = []
-        while self._waiting and self._free:
-            request = self._waiting.popleft()
-            one = _Running(request, self._free.pop())
-            self._running[request.stream] = one
-            try:
-                self.talker.write_prompt(one.slot, request.prompt, request.sampling)
-            except Exception:
-                log.exception("prompt of stream %s failed", request.stream)
-                failed += self._fail([one])
-        return failed
-
     def _prefill(self) -> list[Frame]:
         budget = self.options.prefill_budget
         failed = []
         for one in list(self._running.values()):
-            while one.prefill_left and budget > 0:
-                count = min(one.prefill_left, self.options.prefill_chunk)
+            while _prefill_left(one) and budget > 0:
+                count = min(_prefill_left(one), self.options.prefill_chunk)
                 try:
                     self._run_chunk(one, count)
                 except Exception:
@@ -144,14 +69,14 @@ class TorchEngine:
                 budget -= count
         return failed
 
-    def _run_chunk(self, one: _Running, count: int) -> None:
+    def _run_chunk(self, one: Running, count: int) -> None:
         start, stop = one.done, one.done + count
         positions = torch.arange(start, stop, device=self.talker.device)
         slots = torch.full_like(positions, one.slot)
         self.talker.hidden(slots, positions, self.cache.prefill(one.slot, start, stop))
         one.done = stop
 
-    def _decode(self, group: list[_Running], key: Hashable) -> list[Frame]:
+    def _decode(self, group: list[Running], key: Hashable) -> list[Frame]:
         rows = [(one.slot, one.done) for one in group]
         longest = max(position for _, position in rows)
         if self.options.deterministic:
@@ -180,7 +105,7 @@ class TorchEngine:
         both = torch.tensor(list(rows), dtype=torch.int64).to(self.talker.device, non_blocking=True)
         return both[:, 0].contiguous(), both[:, 1].contiguous()
 
-    def _finish(self, one: _Running, *, stops: bool) -> FinishReason:
+    def _finish(self, one: Running, *, stops: bool) -> FinishReason:
         if stops:
             return "stop"
         # The row after the last position would not fit the buffers.
@@ -188,17 +113,12 @@ class TorchEngine:
             return "length"
         return ""
 
-    def _fail(self, group: list[_Running], error: SpeechError = FAILED) -> list[Frame]:
-        for one in group:
+    def _fail(self, streams: list[Running], error: SpeechError = FAILED) -> list[Frame]:
+        for one in streams:
             self.cache.clear(one.slot)
-            self._release(one)
-        return [Frame(one.request.stream, error=error) for one in group]
-
-    def _release(self, one: _Running) -> None:
-        del self._running[one.request.stream]
-        self._free.append(one.slot)
+        return super()._fail(streams, error)
 
 
-def slots_needed(options: EngineOptions) -> int:
-    """Slots that the talker must have: one for each stream, and scratch."""
-    return options.max_num_seqs + 1
+def _prefill_left(one: Running) -> int:
+    """Prompt rows still to run. The last one makes the first frame, so it runs as a decode row."""
+    return max(one.request.prompt.length - 1 - one.done, 0)

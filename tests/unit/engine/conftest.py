@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from triton_speech.engine.api import EngineOptions, Frame, TalkerRequest
-from triton_speech.engine.torch_engine import TorchEngine, slots_needed
+from triton_speech.engine.slots import slots_needed
+from triton_speech.engine.torch_engine import TorchEngine
 from triton_speech.families.voxcpm2.checkpoint import load_talker
 from triton_speech.families.voxcpm2.model import VoxCPM2Talker
 from triton_speech.families.voxcpm2.prompt import Prompt

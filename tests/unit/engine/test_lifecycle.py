@@ -9,6 +9,8 @@ import torch
 
 from triton_speech.engine.api import EngineOptions
 from triton_speech.engine.runner import EngineThread
+from triton_speech.engine.slots import slots_needed
+from triton_speech.engine.torch_engine import TorchEngine
 from triton_speech.errors import SpeechError
 from triton_speech.families.voxcpm2.checkpoint import load_talker
 from triton_speech.families.voxcpm2.talker import SlotTalker
@@ -35,8 +37,6 @@ def test_a_stream_ends_with_length_where_the_buffers_end(make_engine, model):
 
 def test_a_stop_is_obeyed_after_the_least_number_of_frames(tmp_path):
     model = load_talker(write_tiny_checkpoint(tmp_path, stops_at_once=True))
-    from triton_speech.engine.torch_engine import TorchEngine, slots_needed
-
     options = EngineOptions(max_num_seqs=2)
     engine = TorchEngine(SlotTalker(model, slots_needed(options)), options)
     frames = run(engine, {0: [request("a", frames=50)]})["a"]

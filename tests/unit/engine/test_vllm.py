@@ -10,7 +10,7 @@ pytest.importorskip("vllm", reason="vLLM is not installed here (make test-vllm h
 
 from triton_speech.engine.api import EngineOptions
 from triton_speech.engine.build import EngineChoice, build_engine
-from triton_speech.engine.torch_engine import SCRATCH_SLOT
+from triton_speech.engine.slots import SCRATCH_SLOT
 from triton_speech.errors import SpeechError
 from triton_speech.families.voxcpm2.tiny import write_tiny_checkpoint
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections import deque
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,25 +13,18 @@ from vllm import SamplingParams
 from vllm.engine.arg_utils import EngineArgs
 from vllm.v1.engine.llm_engine import LLMEngine
 
-from ...errors import full, invalid
+from ...errors import invalid
 from ...families.protocol import TalkerModel
 from ...families.registry import load_family
 from ..api import EngineOptions, FinishReason, Frame, TalkerRequest
 from ..build import EngineChoice
-from ..torch_engine import NOT_FINITE, SCRATCH_SLOT, slots_needed
+from ..slots import NOT_FINITE, Running, SlotEngine, slots_needed
 from .plugin import ARCHITECTURE, register
 
 GRAPH_SIZES = (1, 2, 4, 8, 16, 24, 32)
 
 
-@dataclass
-class _Running:
-    request: TalkerRequest
-    slot: int
-    frames: int = 0
-
-
-class VllmEngine:
+class VllmEngine(SlotEngine):
     """The same engine as ``TorchEngine`` to its callers. Single-threaded."""
 
     def __init__(
@@ -40,11 +32,10 @@ class VllmEngine:
     ) -> None:
         if options.deterministic:
             raise ValueError("parameter deterministic is true, which the engine 'vllm' cannot keep; take 'torch'")
-        self.options = options
-        self._choice = choice
         facts = load_family(family).talker_facts(checkpoint)
+        super().__init__(options, choice.length or facts.length)
+        self._choice = choice
         self._shape = facts.kv_shape
-        self._length = choice.length or facts.length
         self._slots = slots_needed(options)
         register()
         with tempfile.TemporaryDirectory(prefix="triton-speech-vllm-") as folder:
@@ -58,14 +49,6 @@ class VllmEngine:
         if choice.device != "cpu" and choice.graphs:
             with torch.inference_mode():
                 models[0].capture_tails(self._graph_sizes())
-        self._free = list(range(self._slots - 1, SCRATCH_SLOT, -1))
-        self._waiting: deque[TalkerRequest] = deque()
-        self._running: dict[str, _Running] = {}
-        self._cancelled: set[str] = set()
-
-    @property
-    def is_idle(self) -> bool:
-        return not (self._waiting or self._running)
 
     def add(self, request: TalkerRequest) -> None:
         """Queues a stream.
@@ -76,28 +59,15 @@ class VllmEngine:
         most = self._choice.most
         if request.sampling.batch_key > most:
             raise invalid("INFERENCE_STEPS", f"is {request.sampling.batch_key}, this engine runs at most {most}")
-        if request.prompt.length >= self._length:
-            raise invalid(
-                "TEXT",
-                f"text and audio prompts take {request.prompt.length} positions, this talker has {self._length}",
-            )
-        if len(self._waiting) >= self.options.max_waiting + len(self._free):
-            raise full("the talker's queue", self.options.max_waiting)
-        self._waiting.append(request)
-
-    def cancel(self, stream: str) -> None:
-        """Ends a stream at the next step; its slot is free then. Unknown streams are ignored."""
-        self._cancelled.add(stream)
+        super().add(request)
 
     @torch.inference_mode()
     def step(self) -> list[Frame]:
         """Admits, then one step of vLLM; the patches of all streams come to the host in one copy."""
-        frames = self._drop_cancelled()
-        while self._waiting and self._free:
-            self._admit(self._waiting.popleft())
+        frames = self._drop_cancelled() + self._admit()
         if not self._running:
             return frames
-        made: list[tuple[_Running, int, FinishReason]] = []
+        made: list[tuple[Running, int, FinishReason]] = []
         for output in self._engine.step():
             one = self._running.get(output.request_id)
             if one is None:
@@ -125,7 +95,7 @@ class VllmEngine:
             "num_key_value_heads": shape.kv_heads,
             "head_dim": shape.head_dim,
             "vocab_size": self._slots + 1,
-            "max_position_embeddings": self._length,
+            "max_position_embeddings": self.length,
             "torch_dtype": dtype,
             "bos_token_id": None,
             "eos_token_id": self._slots,
@@ -140,7 +110,7 @@ class VllmEngine:
         args: dict[str, Any] = {
             "skip_tokenizer_init": True,
             "load_format": "dummy",
-            "max_model_len": self._length,
+            "max_model_len": self.length,
             "max_num_seqs": options.max_num_seqs,
             "max_num_batched_tokens": max(options.prefill_budget, options.max_num_seqs),
             "enable_prefix_caching": False,
@@ -160,49 +130,36 @@ class VllmEngine:
         most = self.options.max_num_seqs
         return [size for size in GRAPH_SIZES if size <= most] + list(range(40, most + 1, 8))
 
-    def _admit(self, request: TalkerRequest) -> None:
-        one = _Running(request, self._free.pop())
-        self._running[request.stream] = one
-        self.talker.write_prompt(one.slot, request.prompt, request.sampling)
-        frames = min(request.max_frames, self._length - request.prompt.length)
+    def _begin(self, one: Running) -> None:
+        super()._begin(one)
+        request = one.request
         sampling = SamplingParams(
-            temperature=0, max_tokens=frames, detokenize=False, stop_token_ids=[self._slots], ignore_eos=True
+            temperature=0,
+            max_tokens=min(request.max_frames, self.length - request.prompt.length),
+            detokenize=False,
+            stop_token_ids=[self._slots],
+            ignore_eos=True,
         )
         prompt = {"prompt_token_ids": [one.slot] * request.prompt.length}
         self._engine.add_request(request.stream, prompt, sampling)
 
-    def _drop_cancelled(self) -> list[Frame]:
-        if not self._cancelled:
-            return []
-        cancelled, self._cancelled = self._cancelled, set()
-        ended = [request.stream for request in self._waiting if request.stream in cancelled]
-        self._waiting = deque(request for request in self._waiting if request.stream not in cancelled)
-        running = [stream for stream in cancelled if stream in self._running]
-        self._stop(running)
-        return [Frame(stream, finish="cancelled") for stream in [*ended, *running]]
-
-    def _read(self, made: list[tuple[_Running, int, FinishReason]]) -> list[Frame]:
+    def _read(self, made: list[tuple[Running, int, FinishReason]]) -> list[Frame]:
         """The patches of these frames, gathered on the device and copied once."""
         if not made:
             return []
         where = [(one.slot, one.request.prompt.length + frame) for one, frame, _ in made]
         frames = []
         for (one, _, finish), patch in zip(made, self.talker.read_patches(where), strict=True):
-            stream = one.request.stream
             if patch.isfinite().all():
-                frames.append(Frame(stream, patch.clone(), finish))
-            elif stream in self._running or finish:
-                frames.append(Frame(stream, error=NOT_FINITE))
-                self._stop([stream])
+                frames.append(Frame(one.request.stream, patch.clone(), finish))
+            elif finish:
+                frames.append(Frame(one.request.stream, error=NOT_FINITE))
+            elif one.request.stream in self._running:
+                frames += self._fail([one], NOT_FINITE)
         return frames
 
-    def _stop(self, streams: list[str]) -> None:
-        """Takes streams out of vLLM; those that it has already ended are ignored."""
-        if running := [stream for stream in streams if stream in self._running]:
-            self._engine.abort_request(running)
-        for stream in running:
-            self._release(self._running[stream])
-
-    def _release(self, one: _Running) -> None:
-        del self._running[one.request.stream]
-        self._free.append(one.slot)
+    def _stop(self, streams: Iterable[Running]) -> None:
+        streams = list(streams)
+        if streams:
+            self._engine.abort_request([one.request.stream for one in streams])
+        super()._stop(streams)

@@ -19,7 +19,7 @@ from vllm.forward_context import get_forward_context
 from vllm.model_executor.layers.attention import Attention
 
 from ...families.registry import load_family
-from ..torch_engine import SCRATCH_SLOT
+from ..slots import SCRATCH_SLOT
 from .tail_graphs import TailGraphs
 
 NEVER = -1e4

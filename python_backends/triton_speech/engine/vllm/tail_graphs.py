@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ...families.protocol import TalkerModel
-from ..torch_engine import SCRATCH_SLOT
+from ..slots import SCRATCH_SLOT
 
 
 @dataclass(frozen=True)
