@@ -73,6 +73,20 @@ def test_codec_on_gpu_equals_cpu(checkpoint):
     assert (heard[0] - heard[1]).abs().max() < 1e-4
 
 
+def test_the_codecs_graph_is_its_plain_step_bit_for_bit(checkpoint):
+    vae = load_audio_vae(checkpoint, device="cuda")
+    latents = torch.randn(2, 8, 12, generator=torch.Generator().manual_seed(1)).cuda()
+    slots = torch.tensor([1, 2], device="cuda")
+    heard = []
+    for graph in (True, False):
+        decoder = StreamingDecoder(vae, unit=2)
+        if not graph:
+            decoder._unit_step = decoder.step
+        state = decoder.new_state(3)
+        heard.append([decoder.decode(part, state, slots) for part in latents.split([2, 6, 4], dim=2)])
+    assert all(torch.equal(one, other) for one, other in zip(*heard, strict=True))
+
+
 def test_full_size_runs_in_bfloat16():
     """Random weights of the real size, where its configuration is at hand."""
     from triton_speech.families.voxcpm2.config import VoxCPM2Config

@@ -28,6 +28,7 @@ from .audio_vae import (
     Snake,
     check_latents,
 )
+from .captured_step import CapturedStep, Step
 
 # From this many input values on, a depthwise convolution is faster than shifted multiply-adds. Only on a CPU:
 # cuDNN may compute it in TF32.
@@ -79,6 +80,11 @@ class StreamingDecoder:
             plan.add_decoder(vae)
         self._layers = plan.layers
         self.floats_per_slot = plan.floats
+        self._unit_step: Step = self.step
+        if unit is not None and self.device.type == "cuda":
+            latents = torch.zeros(1, self.latent_dim, unit, dtype=self.dtype, device=self.device)
+            with torch.no_grad():
+                self._unit_step = CapturedStep(self.step, latents, self.new_state(1).rows)
 
     def new_state(self, slots: int) -> DecoderState:
         """State for `slots` streams at once, all about to begin."""
@@ -124,7 +130,7 @@ class StreamingDecoder:
         audio = latents.new_empty(batch, frames * self.hop)
         for i in range(batch):
             for start in range(0, frames, unit):
-                piece = self.step(latents[i : i + 1, :, start : start + unit], rows[i : i + 1])
+                piece = self._unit_step(latents[i : i + 1, :, start : start + unit], rows[i : i + 1])
                 audio[i, start * self.hop : (start + unit) * self.hop] = piece[0]
         return audio
 
