@@ -15,7 +15,7 @@ READY := $(VENV)/.ready
 demo: $(READY)
 	@$(BIN)/triton-speech demo -o "$$OUT" -- "$$TEXT"
 
-test: lint unit parity server client test-vllm
+test: lint unit parity server client
 
 lint: $(READY)
 	$(BIN)/ruff check .
