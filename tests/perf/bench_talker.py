@@ -27,7 +27,7 @@ def measure(engine, family, streams: int, tokens: int, frames: int) -> tuple[flo
     """Seconds to the first frame, and the seconds of each step in which all streams decode."""
     for index in range(streams):
         prompt = family.make_prompt([3 + (7 * index + i) % 60 for i in range(tokens)], None, None)
-        sampling = family.make_sampling(index, {"CFG_VALUE": 2.0, "INFERENCE_STEPS": 10})
+        sampling = family.make_sampling(index, {})
         engine.add(TalkerRequest(f"stream-{index}", prompt, sampling, frames))
     began = time.perf_counter()
     first, steps = 0.0, []

@@ -134,7 +134,7 @@ class TalkerStage:
 
     def _warm(self, engine: Engine) -> None:
         """One short stream, so that the first caller does not pay for torch's start."""
-        sampling = self._family.make_sampling(0, {"CFG_VALUE": 2.0, "INFERENCE_STEPS": 10})
+        sampling = self._family.make_sampling(0, {})
         engine.add(TalkerRequest("warm-up", self._family.make_prompt([1] * 16, None, None), sampling, max_frames=2))
         while not engine.is_idle:
             engine.step()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..facts import TalkerFacts
 from .config import ARCHITECTURE, VoxCPM2Config
-from .frontend import SAMPLING_INPUTS, FrontendParameters, VoxCPM2Frontend
+from .frontend import CFG_VALUE, INFERENCE_STEPS, SAMPLING_INPUTS, FrontendParameters, VoxCPM2Frontend
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -79,10 +79,14 @@ def make_prompt(tokens: list[int], reference: Tensor | None, prompt: Tensor | No
 
 
 def make_sampling(seed: int, values: Mapping[str, Any]) -> Sampling:
-    """Reads the sampling fields that the frontend sends along."""
+    """Reads the sampling fields that the frontend sends along; what is absent takes the family's default."""
     from .talker import Sampling
 
-    return Sampling(seed=seed, cfg_value=float(values["CFG_VALUE"]), inference_steps=int(values["INFERENCE_STEPS"]))
+    return Sampling(
+        seed=seed,
+        cfg_value=float(values.get(CFG_VALUE.name, CFG_VALUE.default)),
+        inference_steps=int(values.get(INFERENCE_STEPS.name, INFERENCE_STEPS.default)),
+    )
 
 
 def priming_patches(prompt: Prompt) -> Tensor | None:
