@@ -14,6 +14,7 @@ from triton_speech_client import wire
 from triton_speech_client.errors import (
     DeadlineExceeded,
     InvalidRequest,
+    ServerError,
     ServerUnavailable,
     SpeechClientError,
     error_from_grpc,
@@ -118,6 +119,7 @@ class AsyncSpeechClient:
         self, request: service_pb2.ModelInferRequest, pcm16: bool, deadline: float | None
     ) -> AsyncGenerator[AudioChunk, None]:
         reader = wire.ResponseReader(pcm16)
+        limit = None if deadline is None else time.monotonic() + deadline
         call = self._connected().ModelStreamInfer(iter((request,)), timeout=deadline)
         try:
             while not reader.ended:
@@ -127,6 +129,11 @@ class AsyncSpeechClient:
                     return
                 if (chunk := reader.read(response)) is not None:
                     yield chunk
+        except (asyncio.CancelledError, ServerError) as error:
+            # A deadline that passes before the request is out comes from gRPC as a cancel of its own or as "internal".
+            if limit is None or time.monotonic() < limit or _this_task_is_cancelled():
+                raise
+            raise error_from_grpc("DEADLINE_EXCEEDED", "", self.url, deadline) from error
         except InvalidRequest as error:
             if error.field == "pipeline":
                 raise await self._unknown_pipeline(error) from error
@@ -138,10 +145,16 @@ class AsyncSpeechClient:
 
     async def _next_response(self, call: Any, deadline: float | None) -> Any:
         """The next response, None at the end of the stream."""
+        # Not wait_for, which before Python 3.12 loses a cancel that comes together with a response.
+        read = asyncio.ensure_future(call.read())
         try:
-            response = await asyncio.wait_for(call.read(), self.timeout)
-        except asyncio.TimeoutError:
-            raise DeadlineExceeded(f"no response came within the timeout of {self.timeout:g} s") from None
+            await asyncio.wait({read}, timeout=self.timeout)
+            if not read.done():
+                raise DeadlineExceeded(f"no response came within the timeout of {self.timeout:g} s")
+        finally:
+            read.cancel()
+        try:
+            response = read.result()
         except grpc.aio.AioRpcError as e:
             raise self._error(e, deadline) from e
         return None if response is grpc.aio.EOF else response
@@ -171,6 +184,12 @@ class AsyncSpeechClient:
         except SpeechClientError as e:
             return str(e)
         return ""
+
+
+def _this_task_is_cancelled() -> bool:
+    task = asyncio.current_task()
+    # Python 3.10 cannot tell; there a deadline that has passed counts for more.
+    return task is not None and hasattr(task, "cancelling") and task.cancelling() > 0
 
 
 async def _wait_for_end(call: Any) -> None:

@@ -90,3 +90,15 @@ def test_an_absent_server_is_unavailable_and_never_ready(closed_port: int) -> No
 
     with pytest.raises(ServerUnavailable, match=f"127.0.0.1:{closed_port}"):
         asyncio.run(speak())
+
+
+def test_a_deadline_that_passes_before_the_request_is_sent_is_a_deadline(speech_server: Any) -> None:
+    """gRPC then cancels the call itself, which once looked as if the caller's own task had been cancelled."""
+
+    async def speak() -> None:
+        async with AsyncSpeechClient(speech_server.grpc_url) as client:
+            for _ in range(50):
+                with pytest.raises(DeadlineExceeded):
+                    await client.synthesize(TEXT, deadline=0.0005)
+
+    asyncio.run(speak())
