@@ -115,7 +115,7 @@ def write_variant(folder: Path, name: str) -> Path:
     fields = dict(VARIANTS.get(name, {}))
     for section, values in SMALL.items():
         fields[section] = values | fields.get(section, {})
-    write_tiny_checkpoint(folder, seed=3, **fields)
+    write_tiny_checkpoint(folder, seed=3, head_dim=16, **fields)
     raw = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     # Upstream reads this field under its training code's name only.
     raw["dit_config"]["dit_mean_mode"] = raw["dit_config"]["mean_mode"]
