@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
-from ..parameters import Parameters
 from ..request import NumberField, SpeechRequest
 from .facts import TalkerFacts
 
@@ -27,7 +26,7 @@ class Family(Protocol):
 
     ARCHITECTURE: str
     SAMPLING_INPUTS: Sequence[str]
-    FrontendParameters: type[Parameters]
+    FrontendParameters: type[Any]
 
     def load_frontend(self, folder: Path, parameters: Any) -> Frontend: ...
 
@@ -39,10 +38,16 @@ class Family(Protocol):
 
     def load_codec(self, folder: Path, **options: Any) -> Any: ...
 
+    def make_prompt(self, tokens: list[int], reference: Any, prompt: Any) -> Any: ...
 
-def load_family(name: str) -> Any:
-    """The package of a family, which satisfies ``Family``."""
-    return importlib.import_module(f"triton_speech.families.{name}")
+    def make_sampling(self, seed: int, values: Mapping[str, Any]) -> Any: ...
+
+    def priming_patches(self, prompt: Any) -> Any: ...
+
+
+def load_family(name: str) -> Family:
+    """The package of a family."""
+    return cast("Family", importlib.import_module(f"triton_speech.families.{name}"))
 
 
 def find_checkpoint(root: Path, choice: str, architecture: str) -> Path:

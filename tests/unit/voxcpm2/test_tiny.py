@@ -12,7 +12,6 @@ from triton_speech.families.voxcpm2 import tiny_command
 from triton_speech.families.voxcpm2.audio_vae import checkpoint_tensors
 from triton_speech.families.voxcpm2.checkpoint import load_audio_vae, load_talker
 from triton_speech.families.voxcpm2.config import VoxCPM2Config
-from triton_speech.families.voxcpm2.minicpm import attend_causal
 from triton_speech.families.voxcpm2.tiny import write_tiny_checkpoint
 from triton_speech.families.voxcpm2.tokenizer import Tokenizer
 
@@ -111,6 +110,14 @@ def test_its_audio_is_audible_and_not_clipped(tiny: Path) -> None:
     assert 0.05 < audio.std() < 0.5
     assert audio.abs().max() < 1
     assert 0.05 < vae.encode(audio[:, ::3]).std() < 5
+
+
+def attend_causal(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Causal attention inside each sequence, nothing cached: q (B, T, heads, d) -> (B, T, heads, d)."""
+    out = torch.nn.functional.scaled_dot_product_attention(
+        q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True, enable_gqa=True
+    )
+    return out.transpose(1, 2)
 
 
 @pytest.mark.parametrize(("stops_at_once", "share"), [(False, 0.0), (True, 1.0)])

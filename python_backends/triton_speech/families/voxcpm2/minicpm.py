@@ -17,14 +17,6 @@ from .config import StackConfig
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
 
-def attend_causal(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Causal attention inside each sequence, nothing cached: q (B, T, heads, d) -> (B, T, heads, d)."""
-    out = F.scaled_dot_product_attention(
-        q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True, enable_gqa=True
-    )
-    return out.transpose(1, 2)
-
-
 class RMSNorm(nn.Module):
     def __init__(self, size: int, eps: float) -> None:
         super().__init__()
