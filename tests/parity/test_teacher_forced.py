@@ -37,7 +37,7 @@ def run_forced(golden: Any, modes: tuple[str, ...]) -> dict[str, Tensor]:
     for slot, mode in enumerate(modes, start=1):
         prompt = prompt_of(golden, mode)
         seed = golden.notes["modes"][mode]["forced"]["seed"]
-        talker.write_prompt(slot, prompt, Sampling(seed, golden.notes["cfg_value"], steps))
+        talker.write_prompts([(slot, prompt, Sampling(seed, golden.notes["cfg_value"], steps))])
         for start in range(0, prompt.length - 1, PREFILL_CHUNK):
             stop = min(start + PREFILL_CHUNK, prompt.length - 1)
             positions = torch.arange(start, stop)

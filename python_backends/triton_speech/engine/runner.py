@@ -34,10 +34,14 @@ class EngineThread:
     Args:
         engine: touched by this thread alone.
         on_frames: called on the thread with the frames of each step; must not block.
+        prepare: called on the thread before anything else.
     """
 
-    def __init__(self, engine: Engine, on_frames: Callable[[list[Frame]], None]) -> None:
+    def __init__(
+        self, engine: Engine, on_frames: Callable[[list[Frame]], None], prepare: Callable[[], None] = lambda: None
+    ) -> None:
         self._engine = engine
+        self._prepare = prepare
         self._on_frames = on_frames
         self._inbox: list[TalkerRequest] = []
         self._cancels: list[str] = []
@@ -66,6 +70,7 @@ class EngineThread:
         self._thread.join(timeout)
 
     def _run(self) -> None:
+        self._prepare()
         while True:
             with self._wake:
                 self._wake.wait_for(lambda: self._closed or self._inbox or self._cancels or not self._engine.is_idle)

@@ -80,20 +80,33 @@ class SlotEngine:
         return [Frame(stream, finish="cancelled") for stream in [*ended, *(one.request.stream for one in running)]]
 
     def _admit(self) -> list[Frame]:
-        failed = []
+        admitted = []
         while self._waiting and self._free:
             one = Running(self._waiting.popleft(), self._free.pop())
             self._running[one.request.stream] = one
+            admitted.append(one)
+        return self._begin(admitted) if admitted else []
+
+    def _begin(self, streams: list[Running]) -> list[Frame]:
+        """Makes streams ready that have just got their slots; returns the ends of those that could not be."""
+        try:
+            self.talker.write_prompts([(one.slot, one.request.prompt, one.request.sampling) for one in streams])
+        except Exception:
+            if len(streams) > 1:
+                return [frame for one in streams for frame in self._begin([one])]
+            log.exception("prompt of stream %s failed", streams[0].request.stream)
+            return self._fail(streams)
+        failed = []
+        for one in streams:
             try:
-                self._begin(one)
+                self._start(one)
             except Exception:
-                log.exception("prompt of stream %s failed", one.request.stream)
+                log.exception("stream %s could not begin", one.request.stream)
                 failed += self._fail([one])
         return failed
 
-    def _begin(self, one: Running) -> None:
-        """Makes a stream ready that has just got its slot."""
-        self.talker.write_prompt(one.slot, one.request.prompt, one.request.sampling)
+    def _start(self, one: Running) -> None:
+        """Hands a stream whose prompt is written to what will run it, where that is not this engine itself."""
 
     def _fail(self, streams: list[Running], error: SpeechError = FAILED) -> list[Frame]:
         self._stop(streams)

@@ -14,6 +14,10 @@ class KVShape:
     kv_heads: int
     head_dim: int
 
+    def bytes_per_position(self, item: int) -> int:
+        """Bytes of keys and values of one position, ``item`` bytes each."""
+        return 2 * self.layers * self.kv_heads * self.head_dim * item
+
 
 @dataclass(frozen=True)
 class TalkerFacts:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -34,7 +34,7 @@ class TalkerModel(Protocol):
     device: Any
     dtype: Any
 
-    def write_prompt(self, slot: int, prompt: Any, sampling: Any) -> None: ...
+    def write_prompts(self, prompts: Sequence[tuple[int, Any, Any]]) -> None: ...
 
     def hidden(self, slots: Tensor, positions: Tensor, attend: Attend) -> tuple[Tensor, Tensor]: ...
 

@@ -22,7 +22,7 @@ from ..families.registry import find_checkpoint, load_family
 from ..parameters import DeviceParameters
 from ..request import read_schedule
 from ..streaming.schedule import Chunker, ChunkSchedule
-from .device import choose_device
+from .device import choose_device, use_device
 from .triton import (
     Array,
     checkpoints_folder,
@@ -110,7 +110,7 @@ class TalkerStage:
         self._streams_lock = threading.Lock()
         self._frames: queue.SimpleQueue[list[Frame] | None] = queue.SimpleQueue()
         self._warm(engine)
-        self._engine = EngineThread(engine, self._frames.put)
+        self._engine = EngineThread(engine, self._frames.put, lambda: use_device(device))
         self._responder = threading.Thread(target=self._send_frames, name="talker-responder", daemon=True)
         self._responder.start()
 

@@ -12,6 +12,8 @@ from triton_speech.engine.api import EngineOptions
 from triton_speech.engine.build import EngineChoice, build_engine
 from triton_speech.engine.slots import SCRATCH_SLOT
 from triton_speech.errors import SpeechError
+from triton_speech.families.registry import load_family
+from triton_speech.families.voxcpm2.minicpm import Attend
 from triton_speech.families.voxcpm2.tiny import write_tiny_checkpoint
 
 from .conftest import patches, request, run
@@ -98,3 +100,54 @@ def test_a_slot_forgets_its_last_stream(vllm_engine):
     first = patches(run(vllm_engine, {0: [one]})["again"])
     run(vllm_engine, {0: [request("between", seed=9, reference=30, prompt=20, frames=20)]})
     assert torch.allclose(patches(run(vllm_engine, {0: [one]})["again"]), first, atol=1e-5)
+
+
+class CountingTeacher(RecordingTeacher):
+    """Counts how often each row of a stream was run."""
+
+    runs: dict[tuple[int, int], int]
+
+    def hidden(self, slots: Tensor, positions: Tensor, attend: Attend) -> tuple[Tensor, Tensor]:
+        for slot, position in zip(slots, positions, strict=True):
+            if slot != SCRATCH_SLOT:
+                row = int(self.seed[slot]), int(position)
+                self.runs[row] = self.runs.get(row, 0) + 1
+        return super().hidden(slots, positions, attend)
+
+
+@pytest.fixture
+def narrow_engine(tmp_path):
+    """A cache of eight blocks, which is half of what four streams of 80 positions need."""
+    folder = write_tiny_checkpoint(tmp_path)
+    position = load_family("voxcpm2").talker_facts(folder).kv_shape.bytes_per_position(4)
+    choice = EngineChoice("vllm", length=160, kv_cache_bytes=8 * 32 * position)
+    engine, talker = build_engine(choice, OPTIONS, "voxcpm2", folder)
+    talker.model.stop_head.weight.zero_()
+    return engine
+
+
+def test_a_stream_that_had_to_give_up_its_cache_goes_on_as_if_it_had_not(narrow_engine, make_engine):
+    """vLLM preempts some of the streams and runs their rows once more."""
+    talker = narrow_engine.talker
+    requests = [request(f"s{seed}", seed=seed, tokens=20 + 9 * seed, frames=STEPS) for seed in range(4)]
+    alone = {one.stream: patches(run(make_engine(TeacherForced), {0: [one]})[one.stream]) for one in requests}
+    talker.__class__ = CountingTeacher
+    talker.made, talker.runs = {}, {}
+    frames = run(narrow_engine, {0: requests})
+    assert max(talker.runs.values()) > 1, "nothing was preempted"
+    for one in requests:
+        assert [frame.finish for frame in frames[one.stream]] == [""] * (STEPS - 1) + ["length"]
+        got = torch.stack([talker.made[one.sampling.seed, frame] for frame in range(STEPS)])
+        assert (got - alone[one.stream]).abs().amax(dim=(1, 2)).max() < 1e-4, one.stream
+
+
+def test_what_a_stream_gone_wrong_left_in_the_cache_reaches_no_later_one(narrow_engine):
+    one = request("sound", frames=60, seed=3)
+    expected = patches(run(narrow_engine, {0: [one]})["sound"])
+    for index in range(3):
+        narrow_engine.add(request(f"wrong{index}", frames=100))
+    narrow_engine.step()
+    narrow_engine.talker.cfg_value.fill_(float("nan"))
+    wrong = run(narrow_engine, {0: []})
+    assert all(frames[-1].error is not None for frames in wrong.values())
+    assert torch.allclose(patches(run(narrow_engine, {0: [one]})["sound"]), expected, atol=1e-5)

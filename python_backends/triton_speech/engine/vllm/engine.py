@@ -21,6 +21,8 @@ from ..build import EngineChoice
 from ..slots import NOT_FINITE, Running, SlotEngine, slots_needed
 from .plugin import ARCHITECTURE, register
 
+CPU_BLOCK = 32
+"""Positions in a block of the cache: vLLM's attention on the CPU takes multiples of 32."""
 GRAPH_SIZES = (1, 2, 4, 8, 16, 24, 32)
 
 
@@ -42,13 +44,18 @@ class VllmEngine(SlotEngine):
             config = self._config(family, checkpoint, dtype or facts.dtype)
             (Path(folder) / "config.json").write_text(json.dumps(config), encoding="utf-8")
             args = EngineArgs(model=folder, dtype=dtype or facts.dtype, **self._engine_args())
-            self._engine = LLMEngine.from_engine_args(args)
+            vllm_config = args.create_engine_config()
+            if choice.device != "cpu":
+                # vLLM has no argument for it, but takes its rank on this host from here.
+                vllm_config.device_config.device = torch.device(choice.device)
+            self._engine = LLMEngine.from_vllm_config(vllm_config, disable_log_stats=True)
         models: list[Any] = []
         self._engine.apply_model(models.append)
         self.talker: TalkerModel = models[0].talker
         if choice.device != "cpu" and choice.graphs:
             with torch.inference_mode():
-                models[0].capture_tails(self._graph_sizes())
+                models[0].capture(self._graph_sizes())
+            self._run_prompt(load_family(family))
 
     def add(self, request: TalkerRequest) -> None:
         """Queues a stream.
@@ -81,6 +88,13 @@ class VllmEngine(SlotEngine):
             if finish:
                 self._release(one)
         return frames + self._read(made)
+
+    def _run_prompt(self, family: Any) -> None:
+        """A short stream, in whose first step the model captures what it needs a prompt for."""
+        prompt = family.make_prompt([1] * 8, None, None)
+        self.add(TalkerRequest("capture", prompt, family.make_sampling(0, {}), max_frames=1))
+        while not self.is_idle:
+            self.step()
 
     def _config(self, family: str, checkpoint: Path, dtype: str) -> dict[str, Any]:
         """A configuration in Hugging Face's form: what vLLM wants to know, and what ``SlotTokenModel`` reads."""
@@ -116,11 +130,15 @@ class VllmEngine(SlotEngine):
             "enable_prefix_caching": False,
             "generation_config": "vllm",
         }
-        if choice.kv_cache_bytes:
-            args["kv_cache_memory_bytes"] = choice.kv_cache_bytes
         if choice.device == "cpu":
             # On the CPU "gpu_memory_utilization" is a share of the machine's memory.
-            return {**args, "enforce_eager": True, "block_size": 32, "gpu_memory_utilization": 0.1}
+            args |= {"enforce_eager": True, "block_size": CPU_BLOCK, "gpu_memory_utilization": 0.1}
+            if choice.kv_cache_bytes:
+                block = CPU_BLOCK * self._shape.bytes_per_position(4)
+                args["num_gpu_blocks_override"] = max(choice.kv_cache_bytes // block, 1)
+            return args
+        if choice.kv_cache_bytes:
+            args["kv_cache_memory_bytes"] = choice.kv_cache_bytes
         if not choice.graphs:
             return {**args, "enforce_eager": True}
         graphs = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": self._graph_sizes()}
@@ -130,8 +148,7 @@ class VllmEngine(SlotEngine):
         most = self.options.max_num_seqs
         return [size for size in GRAPH_SIZES if size <= most] + list(range(40, most + 1, 8))
 
-    def _begin(self, one: Running) -> None:
-        super()._begin(one)
+    def _start(self, one: Running) -> None:
         request = one.request
         sampling = SamplingParams(
             temperature=0,

@@ -20,6 +20,7 @@ from vllm.model_executor.layers.attention import Attention
 
 from ...families.registry import load_family
 from ..slots import SCRATCH_SLOT
+from .prompt_graphs import PROMPT_SIZES, PromptGraphs
 from .tail_graphs import TailGraphs
 
 NEVER = -1e4
@@ -35,7 +36,11 @@ class SlotTokenModel(nn.Module):
         self.slots: int = own.talker_slots
         self.batch_key: Any = own.talker_batch_key
         self.max_num_seqs: int = vllm_config.scheduler_config.max_num_seqs
+        self.max_rows: int = vllm_config.scheduler_config.max_num_batched_tokens
+        self.length: int = model_config.max_model_len
         self._tails: TailGraphs | None = None
+        self._prompts: PromptGraphs | None = None
+        self._awaits_prompt = False
         # Not a submodule: its weights come from its own checkpoint and are none of vLLM's business.
         self.talker = load_family(own.talker_family).load_talker(
             Path(own.talker_checkpoint),
@@ -72,7 +77,7 @@ class SlotTokenModel(nn.Module):
     ) -> Tensor:
         """Rows (N,) of slot numbers and positions -> (N, 2) fp32: the slot's number, and 1 where the stream ends."""
         slots, positions = self._real_rows(input_ids.long(), positions.long())
-        state, residual = self.talker.hidden(slots, positions, self._attend)
+        state, residual = self._hidden(slots, positions)
         out = torch.zeros(len(slots), 2, device=slots.device, dtype=torch.float32)
         out[:, 0] = input_ids
         rows = self._last_rows(len(slots))
@@ -97,9 +102,30 @@ class SlotTokenModel(nn.Module):
         """Nothing is left to load."""
         return {name for name, _ in self.named_parameters()}
 
-    def capture_tails(self, sizes: Sequence[int]) -> None:
-        """Captures the tail for the steps that vLLM does not capture; after its own capture, before any request."""
+    def capture(self, sizes: Sequence[int]) -> None:
+        """Captures what vLLM does not: steps with prompts in them. After its own capture, before any request.
+
+        Tails of up to the largest of ``sizes`` requests are captured now, prompts in the first step that has one.
+        """
         self._tails = TailGraphs(self.talker, self.batch_key, sizes, self.talker.inputs.shape[-1])
+        self._awaits_prompt = True
+
+    def _hidden(self, slots: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        if self._has_prompt():
+            if self._awaits_prompt:
+                self._awaits_prompt = False
+                sizes = [size for size in PROMPT_SIZES if size <= self.max_rows]
+                self._prompts = PromptGraphs(self._eager_hidden, sizes, self.max_num_seqs, self.length)
+            if self._prompts is not None and (both := self._prompts.hidden(slots, positions)) is not None:
+                return both
+        return self._eager_hidden(slots, positions)
+
+    def _eager_hidden(self, slots: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        return self.talker.hidden(slots, positions, self._attend)
+
+    def _has_prompt(self) -> bool:
+        metadata = get_forward_context().attn_metadata
+        return bool(metadata) and next(iter(metadata.values())).max_query_len > 1
 
     def _emit(self, slots: Tensor, positions: Tensor, state: Tensor, residual: Tensor) -> Tensor:
         if self._tails is not None and not torch.cuda.is_current_stream_capturing():
@@ -109,6 +135,10 @@ class SlotTokenModel(nn.Module):
         return self.talker.emit(slots, positions, state, residual, self.batch_key)[1]
 
     def _attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if not q.is_cuda:
+            # vLLM's attention on the CPU weighs what lies behind a stream's end with 0, and 0 times NaN is NaN: a
+            # stream that went wrong would reach those that get its blocks of the cache after it.
+            k, v = k.nan_to_num(0.0), v.nan_to_num(0.0)
         return self.attention[layer](q.flatten(1), k.flatten(1), v.flatten(1)).view(q.shape)
 
     def _real_rows(self, slots: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:

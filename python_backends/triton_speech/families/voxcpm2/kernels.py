@@ -11,6 +11,10 @@ import triton.language as tl
 from torch import Tensor
 
 SILU_BLOCK = 1024
+TOGETHER = 4
+"""Heads that one program of the local attention takes in a large batch."""
+SMALL_BATCH = 512
+"""Programs up to which each takes one head."""
 
 
 @triton.jit
@@ -122,23 +126,35 @@ def _local_attention(
     length,
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
+    TOGETHER: tl.constexpr,
     HALF: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    batch, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    group = HEADS // KV_HEADS
+    """One sequence and ``TOGETHER`` heads that share a key head; their query rows lie one below the other."""
+    batch, first_head = tl.program_id(0).to(tl.int64), tl.program_id(1) * TOGETHER
     stride = (HEADS + 2 * KV_HEADS) * 2 * HALF
-    rows, columns = tl.arange(0, ROWS), tl.arange(0, BLOCK)
+    columns = tl.arange(0, BLOCK)
+    rows = tl.arange(0, ROWS)
+    many = tl.arange(0, TOGETHER * ROWS)
+    head, row = first_head + many // ROWS, many % ROWS
+    base = qkv + batch * length * stride
+
     inside = (rows[:, None] < length) & (columns[None, :] < HALF)
     angle = rows[:, None] * 2 * HALF + columns[None, :]
     c = tl.load(cos + angle, mask=inside, other=0.0)
     s = tl.load(sin + angle, mask=inside, other=0.0)
     at = rows[:, None] * stride + columns[None, :]
-    base = qkv + batch * length * stride
-    key = (HEADS + head // group) * 2 * HALF
-    q1, q2 = _turned(base + head * 2 * HALF, c, s, at, inside, HALF)
+    key = (HEADS + first_head // (HEADS // KV_HEADS)) * 2 * HALF
     k1, k2 = _turned(base + key, c, s, at, inside, HALF)
+
+    inside_many = (row[:, None] < length) & (columns[None, :] < HALF)
+    angle = row[:, None] * 2 * HALF + columns[None, :]
+    c = tl.load(cos + angle, mask=inside_many, other=0.0)
+    s = tl.load(sin + angle, mask=inside_many, other=0.0)
+    at_many = row[:, None] * stride + head[:, None] * 2 * HALF + columns[None, :]
+    q1, q2 = _turned(base, c, s, at_many, inside_many, HALF)
+
     scores = tl.dot(q1, tl.trans(k1), input_precision="ieee") + tl.dot(q2, tl.trans(k2), input_precision="ieee")
     scores = tl.where(rows[None, :] < length, scores * scale, float("-inf"))
     shares = tl.exp(scores - tl.max(scores, axis=1)[:, None])
@@ -146,10 +162,10 @@ def _local_attention(
     value = base + key + KV_HEADS * 2 * HALF
     v1 = tl.load(value + at, mask=inside, other=0.0)
     v2 = tl.load(value + HALF + at, mask=inside, other=0.0)
-    to = out + batch * length * HEADS * 2 * HALF + head * 2 * HALF
-    where = rows[:, None] * HEADS * 2 * HALF + columns[None, :]
-    tl.store(to + where, tl.dot(shares, v1, input_precision="ieee").to(q1.dtype), mask=inside)
-    tl.store(to + HALF + where, tl.dot(shares, v2, input_precision="ieee").to(q1.dtype), mask=inside)
+    to = out + batch * length * HEADS * 2 * HALF
+    where = (row[:, None] * HEADS + head[:, None]) * 2 * HALF + columns[None, :]
+    tl.store(to + where, tl.dot(shares, v1, input_precision="ieee").to(q1.dtype), mask=inside_many)
+    tl.store(to + HALF + where, tl.dot(shares, v2, input_precision="ieee").to(q1.dtype), mask=inside_many)
 
 
 def local_attention(qkv: Tensor, cos: Tensor, sin: Tensor, heads: int, kv_heads: int) -> Tensor:
@@ -157,7 +173,11 @@ def local_attention(qkv: Tensor, cos: Tensor, sin: Tensor, heads: int, kv_heads:
     qkv = qkv.contiguous()
     batch, length, _, size = qkv.shape
     out = torch.empty(batch, length, heads, size, dtype=qkv.dtype, device=qkv.device)
-    _local_attention[(batch, heads)](
+    # A small batch needs all heads to fill the device; a large one is faster where keys are read once for several.
+    together = 1
+    while together < TOGETHER and batch * heads > SMALL_BATCH and heads // kv_heads % (2 * together) == 0:
+        together *= 2
+    _local_attention[(batch, heads // together)](
         qkv,
         cos.contiguous(),
         sin.contiguous(),
@@ -166,9 +186,10 @@ def local_attention(qkv: Tensor, cos: Tensor, sin: Tensor, heads: int, kv_heads:
         length,
         HEADS=heads,
         KV_HEADS=kv_heads,
+        TOGETHER=together,
         HALF=size // 2,
         ROWS=max(16, triton.next_power_of_2(length)),
         BLOCK=max(16, triton.next_power_of_2(size // 2)),
-        num_warps=2,
+        num_warps=2 * together,
     )
     return out

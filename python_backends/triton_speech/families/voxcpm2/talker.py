@@ -7,6 +7,7 @@ where that position will read it. Slot 0 is scratch: padded rows of a batch work
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -68,23 +69,35 @@ class SlotTalker:
         self.steps = buffer(dtype=torch.int64)
 
     @torch.inference_mode()
-    def write_prompt(self, slot: int, prompt: Prompt, sampling: Sampling) -> None:
-        """Fills a slot's buffers with a prompt; rows 0 to ``prompt.length - 1`` may be run afterwards."""
-        rows = lay_out(prompt, self.patch_shape)
-        count = len(rows.tokens)
-        patches = rows.patches.to(self.device, self.dtype)
-        is_audio = rows.is_audio.to(self.device)
-        embedded = self.model.base_lm.embed(rows.tokens.to(self.device))
-        audio = rows.is_audio.nonzero().squeeze(1).to(self.device)
-        if len(audio):
-            embedded[audio] = self.model.encode_patches(patches[audio])
-        self.inputs[slot, :count] = embedded
-        self.patches[slot, :count] = patches
-        self.is_audio[slot, :count] = is_audio
-        self.prompt_length[slot] = count
-        self.seed[slot] = (sampling.seed + 2**63) % 2**64 - 2**63
-        self.cfg_value[slot] = sampling.cfg_value
-        self.steps[slot] = sampling.inference_steps
+    def write_prompts(self, prompts: Sequence[tuple[int, Prompt, Sampling]]) -> None:
+        """Fills the buffers of slots, each with its prompt; rows 0 to ``prompt.length - 1`` may be run afterwards.
+
+        What it costs hardly depends on how many there are: everything goes to the device in a few copies.
+        """
+        laid = [lay_out(prompt, self.patch_shape) for _, prompt, _ in prompts]
+        rows = [
+            torch.stack((torch.full_like(one.tokens, slot), torch.arange(len(one.tokens)), one.tokens, one.is_audio))
+            for (slot, _, _), one in zip(prompts, laid, strict=True)
+        ]
+        slots, positions, tokens, is_audio = self._upload(torch.cat(rows, dim=1))
+        self.inputs[slots, positions] = self.model.base_lm.embed(tokens)
+        self.patches[slots, positions] = torch.zeros(1, dtype=self.dtype, device=self.device)
+        self.is_audio[slots, positions] = is_audio.bool()
+        for (slot, _, _), one in zip(prompts, laid, strict=True):
+            if len(where := one.is_audio.nonzero().squeeze(1)):
+                # One prompt at a time, so that the shape of the products does not depend on who else arrives.
+                audio = self._upload(one.patches[where]).to(self.dtype)
+                at = self._upload(torch.stack((torch.full_like(where, slot), where)))
+                self.write_patches(at[0], at[1], audio)
+        settings = [
+            (slot, prompt.length, (sampling.seed + 2**63) % 2**64 - 2**63, sampling.inference_steps)
+            for slot, prompt, sampling in prompts
+        ]
+        slots, lengths, seeds, steps = self._upload(torch.tensor(settings, dtype=torch.int64).T.contiguous())
+        self.prompt_length[slots] = lengths
+        self.seed[slots] = seeds
+        self.steps[slots] = steps
+        self.cfg_value[slots] = self._upload(torch.tensor([sampling.cfg_value for _, _, sampling in prompts]))
 
     @torch.inference_mode()
     def hidden(self, slots: Tensor, positions: Tensor, attend: Attend) -> tuple[Tensor, Tensor]:
@@ -141,3 +154,9 @@ class SlotTalker:
         with torch.cuda.stream(self._reader):
             both = both.to(self.device)
             return self.patches[both[:, 0], both[:, 1]].float().cpu()
+
+    def _upload(self, values: Tensor) -> Tensor:
+        """A copy on the device. From pinned memory, for any other copy waits until the device has caught up."""
+        if self._reader is None:
+            return values.to(self.device)
+        return values.pin_memory().to(self.device, non_blocking=True)
