@@ -147,7 +147,7 @@ def test_what_a_stream_gone_wrong_left_in_the_cache_reaches_no_later_one(narrow_
     for index in range(3):
         narrow_engine.add(request(f"wrong{index}", frames=100))
     narrow_engine.step()
-    narrow_engine.talker.cfg_value.fill_(float("nan"))
+    narrow_engine.talker.inputs.fill_(float("nan"))
     wrong = run(narrow_engine, {0: []})
     assert all(frames[-1].error is not None for frames in wrong.values())
     assert torch.allclose(patches(run(narrow_engine, {0: [one]})["sound"]), expected, atol=1e-5)
