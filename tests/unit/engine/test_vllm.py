@@ -151,3 +151,16 @@ def test_what_a_stream_gone_wrong_left_in_the_cache_reaches_no_later_one(narrow_
     wrong = run(narrow_engine, {0: []})
     assert all(frames[-1].error is not None for frames in wrong.values())
     assert torch.allclose(patches(run(narrow_engine, {0: [one]})["sound"]), expected, atol=1e-5)
+
+
+def test_deterministic_streams_are_the_same_bits_alone_and_in_company(tmp_path):
+    """Also where prompts are longer than what a step may take, so that company decides where they are cut."""
+    folder = write_tiny_checkpoint(tmp_path)
+    options = EngineOptions(max_num_seqs=4, prefill_budget=32, deterministic=True)
+    engine, talker = build_engine(EngineChoice("vllm"), options, "voxcpm2", folder)
+    talker.model.stop_head.weight.zero_()
+    requests = mixed_requests(30)
+    alone = {one.stream: patches(run(engine, {0: [one]})[one.stream]) for one in requests}
+    together = run(engine, {0: requests[:2], 3: requests[2:4], 9: requests[4:]})
+    for one in requests:
+        assert torch.equal(patches(together[one.stream]), alone[one.stream]), one.stream

@@ -32,8 +32,6 @@ class VllmEngine(SlotEngine):
     def __init__(
         self, choice: EngineChoice, options: EngineOptions, family: str, checkpoint: Path, dtype: str | None
     ) -> None:
-        if options.deterministic:
-            raise ValueError("parameter deterministic is true, which the engine 'vllm' cannot keep; take 'torch'")
         facts = load_family(family).talker_facts(checkpoint)
         super().__init__(options, choice.length or facts.length)
         self._choice = choice
@@ -117,6 +115,7 @@ class VllmEngine(SlotEngine):
             "talker_checkpoint": str(checkpoint),
             "talker_slots": self._slots,
             "talker_batch_key": self._choice.most,
+            "talker_deterministic": self.options.deterministic,
         }
 
     def _engine_args(self) -> dict[str, Any]:
@@ -139,13 +138,16 @@ class VllmEngine(SlotEngine):
             return args
         if choice.kv_cache_bytes:
             args["kv_cache_memory_bytes"] = choice.kv_cache_bytes
-        if not choice.graphs:
+        if not choice.graphs or options.deterministic:
+            # Graphs of steps of one shape are the model's own.
             return {**args, "enforce_eager": True}
         graphs = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": self._graph_sizes()}
         return {**args, "compilation_config": graphs, "async_scheduling": True}
 
     def _graph_sizes(self) -> list[int]:
         most = self.options.max_num_seqs
+        if self.options.deterministic:
+            return [most]
         return [size for size in GRAPH_SIZES if size <= most] + list(range(40, most + 1, 8))
 
     def _start(self, one: Running) -> None:

@@ -38,6 +38,8 @@ class SlotTokenModel(nn.Module):
         self.max_num_seqs: int = vllm_config.scheduler_config.max_num_seqs
         self.max_rows: int = vllm_config.scheduler_config.max_num_batched_tokens
         self.length: int = model_config.max_model_len
+        self.deterministic: bool = own.talker_deterministic
+        """Every step has the same shape: as many rows, and as many tails, as a step can have at most."""
         self._tails: TailGraphs | None = None
         self._prompts: PromptGraphs | None = None
         self._awaits_prompt = False
@@ -76,11 +78,14 @@ class SlotTokenModel(nn.Module):
         **_: Any,
     ) -> Tensor:
         """Rows (N,) of slot numbers and positions -> (N, 2) fp32: the slot's number, and 1 where the stream ends."""
+        count = len(input_ids)
         slots, positions = self._real_rows(input_ids.long(), positions.long())
+        if self.deterministic:
+            slots, positions = _pad(slots, self.max_rows, SCRATCH_SLOT), _pad(positions, self.max_rows)
         state, residual = self._hidden(slots, positions)
-        out = torch.zeros(len(slots), 2, device=slots.device, dtype=torch.float32)
+        out = torch.zeros(count, 2, device=slots.device, dtype=torch.float32)
         out[:, 0] = input_ids
-        rows = self._last_rows(len(slots))
+        rows = self._last_rows(count)
         makes_frame = positions[rows] >= self.talker.prompt_length[slots[rows]] - 1
         stops = self._emit(
             torch.where(makes_frame, slots[rows], SCRATCH_SLOT),
@@ -111,11 +116,13 @@ class SlotTokenModel(nn.Module):
         self._awaits_prompt = True
 
     def _hidden(self, slots: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        if self._has_prompt():
+        if self._has_plan() and (self.deterministic or self._plan().max_query_len > 1):
             if self._awaits_prompt:
                 self._awaits_prompt = False
-                sizes = [size for size in PROMPT_SIZES if size <= self.max_rows]
-                self._prompts = PromptGraphs(self._eager_hidden, sizes, self.max_num_seqs, self.length)
+                sizes = [self.max_rows] if self.deterministic else [n for n in PROMPT_SIZES if n <= self.max_rows]
+                self._prompts = PromptGraphs(
+                    self._eager_hidden, sizes, self.max_num_seqs, self.length, single_split=self.deterministic
+                )
             if self._prompts is not None and (both := self._prompts.hidden(slots, positions)) is not None:
                 return both
         return self._eager_hidden(slots, positions)
@@ -123,23 +130,27 @@ class SlotTokenModel(nn.Module):
     def _eager_hidden(self, slots: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         return self.talker.hidden(slots, positions, self._attend)
 
-    def _has_prompt(self) -> bool:
-        metadata = get_forward_context().attn_metadata
-        return bool(metadata) and next(iter(metadata.values())).max_query_len > 1
-
     def _emit(self, slots: Tensor, positions: Tensor, state: Tensor, residual: Tensor) -> Tensor:
+        count = len(slots)
+        if self.deterministic:
+            slots, positions = _pad(slots, self.max_num_seqs, SCRATCH_SLOT), _pad(positions, self.max_num_seqs)
+            state, residual = _pad(state, self.max_num_seqs), _pad(residual, self.max_num_seqs)
         if self._tails is not None and not torch.cuda.is_current_stream_capturing():
             stops = self._tails.emit(slots, positions, state, residual)
             if stops is not None:
-                return stops
-        return self.talker.emit(slots, positions, state, residual, self.batch_key)[1]
+                return stops[:count]
+        return self.talker.emit(slots, positions, state, residual, self.batch_key)[1][:count]
 
     def _attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if not q.is_cuda:
             # vLLM's attention on the CPU weighs what lies behind a stream's end with 0, and 0 times NaN is NaN: a
             # stream that went wrong would reach those that get its blocks of the cache after it.
             k, v = k.nan_to_num(0.0), v.nan_to_num(0.0)
-        return self.attention[layer](q.flatten(1), k.flatten(1), v.flatten(1)).view(q.shape)
+        rows = len(q)
+        if self.deterministic and self._has_plan():
+            rows = self._plan().num_actual_tokens
+        out = self.attention[layer](q[:rows].flatten(1), k[:rows].flatten(1), v[:rows].flatten(1))
+        return _pad(out.view(rows, *q.shape[1:]), len(q))
 
     def _real_rows(self, slots: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Sends padded rows to the scratch slot: a graph's padding holds what an earlier step left there."""
@@ -151,10 +162,23 @@ class SlotTokenModel(nn.Module):
 
     def _last_rows(self, count: int) -> Any:
         """The rows that may make a frame: each request's last one. All rows of a step of single-row requests."""
-        metadata = get_forward_context().attn_metadata
-        if not metadata:
+        if not self._has_plan():
             return slice(0, min(count, self.max_num_seqs))
-        one = next(iter(metadata.values()))
-        if one.max_query_len == 1:
+        if self._plan().max_query_len == 1:
             return slice(0, count)
-        return one.query_start_loc[1:].long() - 1
+        return self._plan().query_start_loc[1:].long() - 1
+
+    def _has_plan(self) -> bool:
+        """Whether this is a step of requests, not a trial of shapes."""
+        return bool(get_forward_context().attn_metadata)
+
+    def _plan(self) -> Any:
+        """What vLLM's attention is told about this step: the same for all layers, which share one cache."""
+        return next(iter(get_forward_context().attn_metadata.values()))
+
+
+def _pad(values: Tensor, count: int, value: int = 0) -> Tensor:
+    """values (N, ...) and as many rows more of one value as make ``count``."""
+    if len(values) == count:
+        return values
+    return torch.cat((values, values.new_full((count - len(values), *values.shape[1:]), value)))

@@ -43,9 +43,12 @@ class PromptGraphs:
         sizes: numbers of rows.
         max_num_seqs: requests that a step may have.
         max_length: positions that a request may have.
+        single_split: attention sums over a request's keys in one go, whatever else runs.
     """
 
-    def __init__(self, hidden: Hidden, sizes: Sequence[int], max_num_seqs: int, max_length: int) -> None:
+    def __init__(
+        self, hidden: Hidden, sizes: Sequence[int], max_num_seqs: int, max_length: int, *, single_split: bool = False
+    ) -> None:
         context = get_forward_context()
         plan = _plan(context)
         most = max(sizes)
@@ -61,6 +64,7 @@ class PromptGraphs:
         self._lengths = buffer(max_num_seqs, dtype=plan.seq_lens.dtype)
         self._blocks = buffer(max_num_seqs, plan.block_table.shape[1], dtype=plan.block_table.dtype)
         self._max_length = max_length
+        self._single_split = single_split
         self._sizes = sorted(sizes)
         pool = torch.cuda.graph_pool_handle()
         # Largest first: the smaller graphs then fit into the memory of the first.
@@ -111,6 +115,8 @@ class PromptGraphs:
             block_table=self._blocks,
             slot_mapping=self._cache_rows[:size],
             scheduler_metadata=None,
+            # FlashAttention decides how often to split the keys from all requests together unless it is told.
+            max_num_splits=1 if self._single_split else 0,
         )
         layers = list(context.attn_metadata)
         return dataclasses.replace(
