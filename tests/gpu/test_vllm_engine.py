@@ -81,3 +81,50 @@ def test_what_was_handed_out_is_not_overwritten_by_later_steps(engine):
         engine.step()
     assert kept
     assert all(torch.equal(patch, copy) for patch, copy in zip(kept, copies, strict=True))
+
+
+def test_graphs_give_what_plain_steps_give(engine, checkpoint):
+    """Prompts of all lengths, alone and beside others; first frames, as above."""
+    plain, talker = build_engine(
+        EngineChoice("vllm", device="cuda", kv_cache_bytes=1 << 28, graphs=False), OPTIONS, "voxcpm2", checkpoint
+    )
+    talker.model.stop_head.weight.zero_()
+    requests = [request(index, frames=1) for index in range(8)]
+    expected = run(plain, {index: [one] for index, one in enumerate(requests)})
+    for arrivals in ({0: requests}, {index: [one] for index, one in enumerate(requests)}):
+        got = run(engine, arrivals)
+        for stream, patches in expected.items():
+            torch.testing.assert_close(got[stream], patches, rtol=0.1, atol=0.1)
+
+
+def test_what_a_stream_gone_wrong_left_in_the_cache_reaches_no_later_one(engine):
+    before = run(engine, {0: [request(3)]})["s3"]
+    models: list = []
+    engine._engine.apply_model(models.append)
+    for layer in models[0].attention:
+        layer.kv_cache.fill_(float("nan"))
+    assert torch.equal(run(engine, {0: [request(3)]})["s3"], before)
+
+
+def test_deterministic_streams_are_the_same_bits_alone_and_in_company(checkpoint):
+    options = EngineOptions(max_num_seqs=8, prefill_budget=64, deterministic=True)
+    choice = EngineChoice("vllm", device="cuda", kv_cache_bytes=1 << 28)
+    engine, talker = build_engine(choice, options, "voxcpm2", checkpoint)
+    talker.model.stop_head.weight.zero_()
+    requests = [request(index) for index in range(8)]
+    alone = {one.stream: run(engine, {0: [one]})[one.stream] for one in requests}
+    together = run(engine, {0: requests[:3], 4: requests[3:4], 9: requests[4:]})
+    for stream, patches in alone.items():
+        assert torch.equal(together[stream], patches), stream
+
+
+def test_a_second_gpu_serves_as_the_first_does(engine, checkpoint):
+    if torch.cuda.device_count() < 2:
+        pytest.skip("one CUDA device here, two are needed")
+    choice = EngineChoice("vllm", device="cuda:1", kv_cache_bytes=1 << 28)
+    with torch.cuda.device(1):
+        other, talker = build_engine(choice, OPTIONS, "voxcpm2", checkpoint)
+        assert talker.device == torch.device("cuda:1")
+        talker.model.stop_head.weight.zero_()
+        got = run(other, {0: [request(3)]})["s3"]
+    assert torch.equal(got, run(engine, {0: [request(3)]})["s3"])
