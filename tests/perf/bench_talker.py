@@ -3,8 +3,8 @@
     python tests/perf/bench_talker.py CHECKPOINT [--engine vllm torch] [--streams 1 8 32 64] [--frames 100]
 
 Every number of streams starts at once with prompts of ``--tokens`` tokens. A step is timed from its start to its frames
-being on the host; shown are median and 90th percentile of the steps in which all streams decode. The first latent is measured over
-``--starts`` rounds of three frames each, from the first step to a stream's first frame on the host.
+being on the host; shown are median and 90th percentile of the steps in which all streams decode. The first latent is
+measured over ``--starts`` rounds of three frames each, from the first step to a stream's first frame on the host.
 """
 
 from __future__ import annotations
@@ -65,9 +65,7 @@ def main() -> None:
     parser.add_argument("--frames", type=int, default=100)
     parser.add_argument("--length", type=int, default=1152)
     parser.add_argument("--starts", type=int, default=9, help="rounds over which the first latent is measured")
-    parser.add_argument(
-        "--kv-gib", type=float, default=3.0, help="vLLM's cache; 64 streams of 1,085 positions take 2.4"
-    )
+    parser.add_argument("--kv-gib", type=float, default=3.0, help="vLLM's cache; 64 x 1,085 positions are 2.4")
     args = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     family = load_family(args.family)
@@ -90,8 +88,8 @@ def main() -> None:
             median = at(steps, 0.5) / 1000
             audio = 1 / talker.model.config.frames_per_second
             print(
-                f"| {streams} | {at(first, 0.5):.1f} / {at(first, 0.9):.1f} | {at(steps, 0.5):.2f} / {at(steps, 0.9):.2f} "
-                f"| {median / audio:.4f} | {streams * audio / median:.0f} |",
+                f"| {streams} | {at(first, 0.5):.1f} / {at(first, 0.9):.1f} "
+                f"| {at(steps, 0.5):.2f} / {at(steps, 0.9):.2f} | {median / audio:.4f} | {streams * audio / median:.0f} |",
                 flush=True,
             )
         if device == "cuda":
