@@ -86,10 +86,10 @@ def main() -> None:
             first = [seconds for one in starts for seconds in one]
             steps = measure(engine, family, streams, args.tokens, args.frames).steps
             median = at(steps, 0.5) / 1000
-            audio = 1 / talker.model.config.frames_per_second
+            factor = median * talker.model.config.frames_per_second
             print(
                 f"| {streams} | {at(first, 0.5):.1f} / {at(first, 0.9):.1f} "
-                f"| {at(steps, 0.5):.2f} / {at(steps, 0.9):.2f} | {median / audio:.4f} | {streams * audio / median:.0f} |",
+                f"| {at(steps, 0.5):.2f} / {at(steps, 0.9):.2f} | {factor:.4f} | {streams / factor:.0f} |",
                 flush=True,
             )
         if device == "cuda":

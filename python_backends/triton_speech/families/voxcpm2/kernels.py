@@ -5,6 +5,8 @@ Sums and rotations are in fp32; what plain torch would round to the tensors' typ
 
 from __future__ import annotations
 
+import math
+
 import torch
 import triton
 import triton.language as tl
@@ -12,9 +14,7 @@ from torch import Tensor
 
 SILU_BLOCK = 1024
 TOGETHER = 4
-"""Heads that one program of the local attention takes in a large batch."""
-SMALL_BATCH = 512
-"""Programs up to which each takes one head."""
+"""Heads that one program of the local attention takes. On an H200 four are fastest for 2 sequences as for 128."""
 
 
 @triton.jit
@@ -173,10 +173,7 @@ def local_attention(qkv: Tensor, cos: Tensor, sin: Tensor, heads: int, kv_heads:
     qkv = qkv.contiguous()
     batch, length, _, size = qkv.shape
     out = torch.empty(batch, length, heads, size, dtype=qkv.dtype, device=qkv.device)
-    # A small batch needs all heads to fill the device; a large one is faster where keys are read once for several.
-    together = 1
-    while together < TOGETHER and batch * heads > SMALL_BATCH and heads // kv_heads % (2 * together) == 0:
-        together *= 2
+    together = math.gcd(heads // kv_heads, TOGETHER)
     _local_attention[(batch, heads // together)](
         qkv,
         cos.contiguous(),
@@ -190,6 +187,6 @@ def local_attention(qkv: Tensor, cos: Tensor, sin: Tensor, heads: int, kv_heads:
         HALF=size // 2,
         ROWS=max(16, triton.next_power_of_2(length)),
         BLOCK=max(16, triton.next_power_of_2(size // 2)),
-        num_warps=2 * together,
+        num_warps=together,
     )
     return out
