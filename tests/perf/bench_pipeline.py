@@ -6,7 +6,8 @@ Definitions. First audio: from sending the request to the first chunk that can b
 Real-time factor of a stream: (end - first audio) / seconds of audio; below 1 it plays without a gap, all else equal.
 Underrun: the longest time that a player that starts at the first chunk would have had to wait for a later one.
 Audio per second: seconds of audio of all streams, by the wall time of their round.
-Each round starts its streams at once with different texts and seeds. The first round is thrown away.
+Each round starts its streams at once with different texts and seeds, from ``--processes`` client processes. The first
+round is thrown away.
 """
 
 from __future__ import annotations
@@ -14,11 +15,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import multiprocessing
 import os
 import platform
 import statistics
 import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 
 from triton_speech.serve.layout import find_models
@@ -37,6 +42,10 @@ TEXTS = [
     "We will meet at the corner of the street at seven.",
     "I would like a cup of coffee with a little milk.",
 ]
+
+
+Job = tuple[str, int]
+"""Text and seed."""
 
 
 @dataclass(frozen=True)
@@ -59,19 +68,41 @@ async def play(client: AsyncSpeechClient, text: str, seed: int) -> Played:
     return Played(first, (time.perf_counter() - began - first) / audio, underrun, audio)
 
 
-async def measure(url: str, pipeline: str, streams: int, repeats: int) -> dict[str, float]:
+class Caller:
+    """What each load process holds from round to round: an event loop, and a client that is connected."""
+
+    held: Caller | None = None
+
+    def __init__(self, url: str, pipeline: str) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.client = AsyncSpeechClient(url, pipeline)
+
+    async def play_all(self, jobs: Sequence[Job], start: float) -> list[Played]:
+        await asyncio.sleep(start - time.time())
+        return await asyncio.gather(*(play(self.client, *job) for job in jobs))
+
+
+def call(url: str, pipeline: str, jobs: Sequence[Job], start: float) -> tuple[list[Played], float]:
+    """Plays some of a round's streams from the time ``start`` on; also the time of their end."""
+    if Caller.held is None:
+        Caller.held = Caller(url, pipeline)
+    return Caller.held.loop.run_until_complete(Caller.held.play_all(jobs, start)), time.time()
+
+
+def measure(processes: int, url: str, pipeline: str, streams: int, repeats: int) -> dict[str, float]:
     played: list[Played] = []
     rates = []
-    async with AsyncSpeechClient(url, pipeline) as client:
+    with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
         for round_ in range(repeats + 1):
-            began = time.perf_counter()
-            results = await asyncio.gather(
-                *(play(client, TEXTS[(round_ + i) % len(TEXTS)], 1000 * round_ + i) for i in range(streams))
-            )
-            wall = time.perf_counter() - began
+            jobs = [(TEXTS[(round_ + i) % len(TEXTS)], 1000 * round_ + i) for i in range(streams)]
+            # Time for the processes to start in the first round, to wake in the others.
+            start = time.time() + (0.2 if round_ else 3.0)
+            shares = [jobs[i::processes] for i in range(min(processes, streams))]
+            done = list(pool.map(call, repeat(url), repeat(pipeline), shares, repeat(start)))
+            results = [one for part, _ in done for one in part]
             if round_:
                 played += results
-                rates.append(sum(one.seconds for one in results) / wall)
+                rates.append(sum(one.seconds for one in results) / (max(end for _, end in done) - start))
 
     def at(values: list[float], share: float) -> float:
         return sorted(values)[min(len(values) - 1, int(share * len(values)))]
@@ -114,6 +145,7 @@ def main() -> None:
     parser.add_argument("--pipeline", default="voxcpm2")
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--repeats", type=int, default=10)
+    parser.add_argument("--processes", type=int, default=1, help="load generators; more for many streams on many cores")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     args = parser.parse_args()
     settings = ServerSettings(
@@ -123,10 +155,11 @@ def main() -> None:
     with TritonServer(settings) as server:
         server.wait_ready(600)
         ready = time.monotonic() - began
-        rows = [asyncio.run(measure(server.grpc_url, args.pipeline, n, args.repeats)) for n in args.streams]
+        rows = [measure(args.processes, server.grpc_url, args.pipeline, n, args.repeats) for n in args.streams]
         memory = resident_mib(server.pid)
     print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, checkpoint {args.checkpoint.name},")
-    print(f"profile {args.profile}, pipeline {args.pipeline}, {args.repeats} rounds for each number of streams")
+    print(f"profile {args.profile}, pipeline {args.pipeline}, {args.repeats} rounds for each number of streams,")
+    print(f"{args.processes} load processes")
     print(f"server ready in {ready:.1f} s; resident memory of all its processes {memory:.0f} MiB\n")
     print("| " + " | ".join(rows[0]) + " |")
     print("|" + "---|" * len(rows[0]))
