@@ -8,6 +8,7 @@ import torch
 
 from triton_speech.families.voxcpm2.audio_vae import AudioVAE
 from triton_speech.families.voxcpm2.config import AudioVAEConfig
+from triton_speech.families.voxcpm2.fused_plan import FusedPlan
 from triton_speech.families.voxcpm2.streaming_decoder import StreamingDecoder
 
 TOLERANCE = 1e-6
@@ -95,6 +96,25 @@ def test_in_double_precision_nothing_but_rounding_is_left(name: str) -> None:
     latents = torch.randn(2, LATENT_DIM, 11, dtype=torch.float64)
     chunks = stream(StreamingDecoder(vae), latents, [1, 1, 3, 2, 4])
     assert (chunks - vae.decode(latents)).abs().max() < 1e-14
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_fused_layers_give_the_same_samples_and_the_same_past(name: str) -> None:
+    """Biases are added elsewhere and the state is read from one buffer and written to another: nothing else changes."""
+    vae = random_vae(**CONFIGS[name]).double()
+    plain, fused = StreamingDecoder(vae), FusedPlan()
+    fused.add_decoder(vae)
+    assert fused.floats == plain.floats_per_slot
+    plain_rows = plain.new_state(2).rows
+    rows = torch.zeros_like(plain_rows)
+    for frames in (1, 3, 2, 20):
+        x = torch.randn(2, LATENT_DIM, frames, dtype=torch.float64)
+        expected = plain.step(x, plain_rows)
+        old, audio = rows.clone(), x.transpose(1, 2)
+        for layer in fused.layers:
+            audio = layer(audio, old, rows)
+        assert (audio.squeeze(-1) - expected).abs().max() < 1e-14
+        assert (rows - plain_rows).abs().max() < 1e-12
 
 
 def test_chunks_shorter_than_what_a_convolution_remembers() -> None:
