@@ -22,7 +22,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 BEFORE, BEHIND = 32, 16  # floats of other layers around this one's past
 LIMIT = 3e-6
 LATENT_DIM = 8
-on_gpu = pytest.mark.skipif(DEVICE == "cpu", reason="a CUDA graph needs a CUDA device")
+on_gpu = pytest.mark.skipif(DEVICE == "cpu", reason="no CUDA device here")
 
 
 @pytest.fixture(autouse=True)
@@ -76,7 +76,7 @@ def test_depthwise_of_latents_as_they_come(monkeypatch, frames):
     check(monkeypatch, codec_ops.depthwise, x, draw(64, seed=1), None, conv, None, state=state)
 
 
-@pytest.mark.parametrize("steps", [1, 2, 8, 16])
+@pytest.mark.parametrize("steps", [2, 8, 16])
 @pytest.mark.parametrize("dilation", [1, 9])
 def test_depthwise_however_many_frames_a_block_slides_over(monkeypatch, steps, dilation):
     from triton_speech.families.voxcpm2 import codec_kernels
@@ -84,7 +84,7 @@ def test_depthwise_however_many_frames_a_block_slides_over(monkeypatch, steps, d
     monkeypatch.setattr(codec_kernels, "STEPS", ((0, steps),))
     state = past(6 * dilation, 32)
     conv = Depthwise(draw(32, 1, 7), draw(32), dilation, state)
-    for frames in (5, 150):
+    for frames in (5, 600):
         x, offset = draw(2, frames, 32), draw(32, seed=1)
         check(monkeypatch, codec_ops.depthwise, x, offset, snake(32, 2), conv, snake(32, 3), state=state)
 
@@ -171,7 +171,7 @@ def test_the_published_size(monkeypatch, batch, frames):
         latents = draw(batch, LATENT_DIM, frames, seed=seed)
         audio, expected = fused.decode(latents, state, slots), plain.decode(latents, expected_state, slots)
         assert (audio - expected).abs().max() < 1e-6
-    torch.testing.assert_close(state.rows, expected_state.rows, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(state.rows, expected_state.rows, rtol=1e-5, atol=1e-5)
 
 
 @on_gpu

@@ -17,8 +17,8 @@ from .streaming_layers import Depthwise, Output, Past, SnakeLayer
 BLOCK_SIZE = 512
 BLOCK_CHANNELS = 32
 NUM_WARPS = 4
-# Frames that a convolution's block slides over, by how many numbers there are in all. More frames spare loads and
-# sines (each block begins with the six frames before its own), fewer make more blocks.
+# Frames that a convolution's lane slides over at most, by how many numbers there are in all. More frames spare loads
+# and sines (each lane begins with the six frames before its own), fewer make more blocks.
 STEPS = ((1 << 22, 16), (1 << 20, 8), (0, 4))
 
 _PER_PI = tl.constexpr(0.31830987334251404)
@@ -30,7 +30,10 @@ _ROUNDER = tl.constexpr(12582912.0)
 
 @triton.jit
 def _snake(x, alpha, inverse):
-    """x + sin(alpha x)^2 / alpha. The square repeats every pi, so that a short polynomial is enough."""
+    """x + sin(alpha x)^2 / alpha, for angles below a million.
+
+    The square repeats every pi, so that a short polynomial is enough.
+    """
     angle = x * alpha
     turns = tl.fma(angle, _PER_PI, _ROUNDER) - _ROUNDER
     rest = tl.fma(turns, -_PI_LOW, tl.fma(turns, -_PI_HIGH, angle))
@@ -197,10 +200,11 @@ def _launch(
     output: bool = False,
 ) -> None:
     batch, frames, channels = x.shape
-    longest = triton.next_power_of_2(triton.cdiv(frames, dilation))
-    steps = min(longest, next(steps for least, steps in STEPS if x.numel() >= least))
+    lanes = max(1, BLOCK_SIZE // width)
+    steps = next(steps for least, steps in STEPS if x.numel() >= least)
+    while steps > 1 and triton.cdiv(frames, steps * dilation) * dilation < lanes:
+        steps //= 2
     count = triton.cdiv(frames, steps * dilation) * dilation
-    lanes = min(max(1, BLOCK_SIZE // width), triton.next_power_of_2(count))
     _convolve[(triton.cdiv(count, lanes), triton.cdiv(channels, width), batch)](
         x,
         offset,
@@ -226,7 +230,7 @@ def _launch(
         BEFORE=before is not None,
         AFTER=after is not None,
         OUTPUT=output,
-        num_warps=max(1, min(NUM_WARPS, lanes * width // 64)),
+        num_warps=NUM_WARPS,
     )
 
 
@@ -279,7 +283,7 @@ def snake_pairs(
     batch, frames, channels = x.shape
     out = torch.empty(batch, frames, 2 * channels, dtype=x.dtype, device=x.device)
     width = min(BLOCK_CHANNELS, triton.next_power_of_2(channels))
-    height = min(max(1, BLOCK_SIZE // width), triton.next_power_of_2(frames + 1))
+    height = max(1, BLOCK_SIZE // width)
     _snake_pairs[(triton.cdiv(frames + 1, height), triton.cdiv(channels, width), batch)](
         x,
         scale,
@@ -297,6 +301,6 @@ def snake_pairs(
         rows.stride(0),
         FRAMES=height,
         CHANNELS=width,
-        num_warps=max(1, min(NUM_WARPS, height * width // 64)),
+        num_warps=NUM_WARPS,
     )
     return out

@@ -43,8 +43,9 @@ class Past:
 
     def join(self, x: Tensor, old: Tensor, rows: Tensor) -> Tensor:
         """x (B, T, C) -> (B, frames + T, C); keeps the last `frames` for next time, also when T is less."""
-        joined = torch.cat([self.of(old), x], dim=1)
-        self.of(rows).copy_(joined[:, x.shape[1] :])
+        kept = self.of(old)
+        joined = torch.cat([kept, x], dim=1)
+        (kept if rows is old else self.of(rows)).copy_(joined[:, x.shape[1] :])
         return joined
 
 

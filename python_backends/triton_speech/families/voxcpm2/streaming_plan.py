@@ -57,8 +57,7 @@ class Plan:
         elif isinstance(module, CausalUpsample):
             self.layers.append(self.upsample(module))
         elif isinstance(module, CausalConv):
-            depthwise = module.groups > 1
-            self.layers.append(self.depthwise(module) if depthwise else self.dense(module))
+            self.layers.append(self.convolution(module))
         elif isinstance(module, Snake):
             self.layers.append(snake_layer(module))
         elif not isinstance(module, nn.Identity):
@@ -80,6 +79,11 @@ class Plan:
         start = self.floats
         self.floats += frames * channels
         return Past(start, self.floats, frames, channels)
+
+    def convolution(self, module: CausalConv) -> Layer:
+        if module.groups > 1:
+            return self.depthwise(module)
+        return self.output(module) if module.out_channels == 1 and module.context else self.dense(module)
 
     def depthwise(self, module: CausalConv) -> Depthwise:
         past = self.past(module.context, module.in_channels)
