@@ -104,6 +104,14 @@ def test_a_failed_stream_gives_its_slot_back(make_engine):
     assert finishes(run(engine, {0: [request("good", frames=2)]})["good"])[-1] == "length"
 
 
+def test_a_prompt_that_fails_ends_its_own_stream_alone(make_engine):
+    bad = request("bad")
+    object.__setattr__(bad.prompt, "reference", torch.zeros(3, 5, 5))
+    frames = run(make_engine(), {0: [request("before", frames=2), bad, request("after", frames=2)]})
+    assert frames["bad"][-1].error is not None
+    assert finishes(frames["before"])[-1] == finishes(frames["after"])[-1] == "length"
+
+
 def test_a_stream_of_nan_does_not_poison_its_slot(make_engine):
     expected = patches(run(make_engine(max_num_seqs=1), {0: [request("good", frames=10)]})["good"])
     poison = request("poison", tokens=30, reference=20, frames=50)
