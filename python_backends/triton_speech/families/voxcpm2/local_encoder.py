@@ -22,4 +22,4 @@ class LocalEncoder(nn.Module):
         """patches (B, P, D) -> (B, H)."""
         token = self.special_token.view(1, 1, -1).expand(patches.shape[0], 1, -1)
         x = torch.cat((token, self.in_proj(patches)), dim=1)
-        return self.encoder(x)[:, 0]
+        return self.encoder(x, wanted=slice(1))[:, 0]

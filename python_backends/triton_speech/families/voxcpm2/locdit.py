@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from . import ops
 from .config import StackConfig
 from .minicpm import MiniCPM
 
@@ -78,9 +79,15 @@ class LocDiT(nn.Module):
 
     def forward(self, x: Tensor, mu: Tensor, time: Tensor, cond: Tensor) -> Tensor:
         """x (B, P, D), mu (B, M, h), time (B, 1, h), cond (B, P, h) already projected -> velocity (B, P, D)."""
-        sequence = torch.cat((mu, time, cond, self.in_proj(x)), dim=1)
-        hidden = self.decoder(sequence)
-        return self.out_proj(hidden[:, -self.patch_size :])
+        return self.velocity(torch.cat((mu, time, cond, self.in_proj(x)), dim=1))
+
+    def velocity(self, sequence: Tensor) -> Tensor:
+        """The whole sequence (B, T, h) -> velocity (B, P, D)."""
+        patch = slice(-self.patch_size, None)
+        if self.decoder.takes_few_rows(sequence):
+            norm, out = self.decoder.norm, self.out_proj
+            return ops.norm_linear(self.decoder.few_rows(sequence), norm.weight, norm.eps, out.weight, out.bias)[:, patch]
+        return self.out_proj(self.decoder(sequence, wanted=patch))
 
 
 class FlowMatching(nn.Module):

@@ -83,22 +83,28 @@ class Attention(nn.Module):
         self.qkv = nn.Parameter(torch.cat(weights), requires_grad=False)
         del self.q_proj, self.k_proj, self.v_proj
 
-    def forward(self, x: Tensor, rope: tuple[Tensor, Tensor] | None, attend: Attend | None) -> Tensor:
-        """x (..., H) -> (..., H); without ``attend`` each sequence of x (B, T, H) attends to the whole of itself."""
+    def project(self, x: Tensor) -> Tensor:
+        """x (..., H) -> queries, keys and values side by side (..., (heads + 2 kv_heads) d)."""
         if self.qkv is None:
-            projected = torch.cat((self.q_proj(x), self.k_proj(x), self.v_proj(x)), dim=-1)
-        else:
-            projected = F.linear(x, self.qkv)
-        qkv = projected.view(*x.shape[:-1], self.heads + 2 * self.kv_heads, self.head_dim)
+            return torch.cat((self.q_proj(x), self.k_proj(x), self.v_proj(x)), dim=-1)
+        return F.linear(x, self.qkv)
+
+    def mix(self, projected: Tensor, rope: tuple[Tensor, Tensor] | None, attend: Attend | None) -> Tensor:
+        """What ``project`` gives -> the heads side by side (..., heads d), which ``o_proj`` takes.
+
+        Without ``attend`` each sequence of projected (B, T, ...) attends to the whole of itself.
+        """
+        lead = projected.shape[:-1]
+        qkv = projected.view(*lead, self.heads + 2 * self.kv_heads, self.head_dim)
         if attend is None:
             assert rope is not None
-            return self.o_proj(ops.local_attention(qkv, *rope, self.heads, self.kv_heads).flatten(-2))
+            return ops.local_attention(qkv, *rope, self.heads, self.kv_heads).flatten(-2)
         if rope is not None:
-            cos, sin = (table.expand(*x.shape[:-1], -1).reshape(-1, self.head_dim) for table in rope)
+            cos, sin = (table.expand(*lead, -1).reshape(-1, self.head_dim) for table in rope)
             rows = qkv.view(-1, *qkv.shape[-2:])
             qkv = ops.rotate_heads(rows, cos, sin, self.heads + self.kv_heads).view(qkv.shape)
         q, k, v = torch.split(qkv, [self.heads, self.kv_heads, self.kv_heads], dim=-2)
-        return self.o_proj(attend(self.layer, q, k, v).flatten(-2))
+        return attend(self.layer, q, k, v).flatten(-2)
 
 
 class GatedMLP(nn.Module):
@@ -122,7 +128,7 @@ class GatedMLP(nn.Module):
 
 
 class Block(nn.Module):
-    """The parts of one layer; ``MiniCPM`` runs them, for a residual sum belongs with the norm that follows it."""
+    """The parts of one layer. ``MiniCPM`` runs them, for a residual sum belongs with the norm that follows it."""
 
     def __init__(self, config: StackConfig, layer: int) -> None:
         super().__init__()
@@ -130,6 +136,18 @@ class Block(nn.Module):
         self.mlp = GatedMLP(config)
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+
+    def few_rows(self, x: Tensor, rope: tuple[Tensor, Tensor] | None, attend: Attend | None, scale: float) -> Tensor:
+        """The whole layer of fused weights, x (..., H) -> (..., H), where ``ops.few_rows``: norms and sums belong with
+        the products there."""
+        attention, mlp = self.self_attn, self.mlp
+        assert attention.qkv is not None
+        assert mlp.gate_up is not None
+        first, second = self.input_layernorm, self.post_attention_layernorm
+        mixed = attention.mix(ops.norm_linear(x, first.weight, first.eps, attention.qkv), rope, attend)
+        x = ops.linear_add(mixed, attention.o_proj.weight, x, scale)
+        inner = ops.norm_gate_up(x, second.weight, second.eps, mlp.gate_up)
+        return ops.linear_add(inner, mlp.down_proj.weight, x, scale)
 
 
 class MiniCPM(nn.Module):
@@ -161,17 +179,41 @@ class MiniCPM(nn.Module):
         """tokens (...) -> (..., H)."""
         return self.embed_tokens(tokens) * self.config.embedding_scale
 
-    def forward(self, x: Tensor, positions: Tensor | None = None, attend: Attend | None = None) -> Tensor:
-        """x (..., T, H) at positions (..., T) -> (..., T, H).
+    def forward(
+        self,
+        x: Tensor,
+        positions: Tensor | None = None,
+        attend: Attend | None = None,
+        wanted: slice = slice(None),
+    ) -> Tensor:
+        """x (..., T, H) at positions (..., T) -> the ``wanted`` ones of (..., T, H).
 
         Without ``positions`` these are 0 to T - 1. Without ``attend`` each sequence attends to the whole of itself.
         """
+        if self.takes_few_rows(x):
+            return self.norm.after(self.few_rows(x, positions, attend), None, 1.0)[1][..., wanted, :]
         rope = None if self.rope is None else self.rope(positions, x.shape[-2])
         scale = self.config.residual_scale
         delta: Tensor | None = None
-        for block in self.blocks:
+        last = len(self.layers) - 1
+        for index, block in enumerate(self.blocks):
             x, normed = block.input_layernorm.after(x, delta, scale)
-            delta = block.self_attn(normed, rope, attend)
-            x, normed = block.post_attention_layernorm.after(x, delta, scale)
+            mixed = block.self_attn.mix(block.self_attn.project(normed), rope, attend)
+            if index == last:
+                x, mixed = x[..., wanted, :], mixed[..., wanted, :]
+            x, normed = block.post_attention_layernorm.after(x, block.self_attn.o_proj(mixed), scale)
             delta = block.mlp(normed)
         return self.norm.after(x, delta, scale)[1]
+
+    def takes_few_rows(self, x: Tensor) -> bool:
+        """Whether ``few_rows`` is the faster way for x (..., H)."""
+        block = next(iter(self.blocks))
+        widths = (x.shape[-1], self.config.num_attention_heads * self.config.head_dim, self.config.intermediate_size)
+        return block.mlp.gate_up is not None and ops.few_rows(x, widths)
+
+    def few_rows(self, x: Tensor, positions: Tensor | None = None, attend: Attend | None = None) -> Tensor:
+        """As ``forward`` for fused weights, all of (..., T, H), without the final norm."""
+        rope = None if self.rope is None else self.rope(positions, x.shape[-2])
+        for block in self.blocks:
+            x = block.few_rows(x, rope, attend, self.config.residual_scale)
+        return x

@@ -1,7 +1,7 @@
-"""The small operations between the matrix products: plain torch, and on a GPU one kernel each in their place.
+"""The small operations between the matrix products, and products of a few rows: plain torch, and on a GPU one kernel each.
 
-On a GPU a decode step is bound by the number of kernels. ``kernels.py`` holds the fused ones; the functions here say
-what they compute and are what runs everywhere else.
+On a GPU a decode step is bound by the number of kernels. ``kernels.py`` and ``small_kernels.py`` hold the fused ones; the
+functions here say what they compute and are what runs everywhere else.
 """
 
 from __future__ import annotations
@@ -23,6 +23,47 @@ def _kernels(x: Tensor) -> Any:
     from . import kernels
 
     return kernels
+
+
+def few_rows(x: Tensor, widths: tuple[int, ...]) -> bool:
+    """Whether products of x (..., K) take longer to start than to compute: on a GPU, by the number of rows.
+
+    ``widths`` are the K of all products that are to be taken with so many rows.
+    """
+    if _kernels(x) is None:
+        return False
+    from . import small_kernels
+
+    return all(small_kernels.fits(x.numel() // x.shape[-1], width, x.dtype) for width in widths)
+
+
+def _small_kernels(x: Tensor) -> Any:
+    if not few_rows(x, (x.shape[-1],)):
+        return None
+    from . import small_kernels
+
+    return small_kernels
+
+
+def norm_linear(x: Tensor, gain: Tensor, eps: float, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """RMS norm of x (..., K), then its product with a weight (N, K) -> (..., N)."""
+    if (kernels := _small_kernels(x)) is not None:
+        return kernels.norm_linear(x, gain, eps, weight, bias)
+    return F.linear(F.rms_norm(x, gain.shape, gain, eps), weight, bias)
+
+
+def norm_gate_up(x: Tensor, gain: Tensor, eps: float, gate_up: Tensor) -> Tensor:
+    """RMS norm of x (..., K), then ``silu(gate) * up`` of its product with a weight (2 F, K), gate first -> (..., F)."""
+    if (kernels := _small_kernels(x)) is not None:
+        return kernels.norm_gate_up(x, gain, eps, gate_up)
+    return silu_mul(F.linear(F.rms_norm(x, gain.shape, gain, eps), gate_up))
+
+
+def linear_add(y: Tensor, weight: Tensor, x: Tensor, scale: float) -> Tensor:
+    """Residual sum ``x + scale * y W``: y (..., K), weight (N, K), x and result (..., N)."""
+    if (kernels := _small_kernels(y)) is not None:
+        return kernels.linear_add(y, weight, x, scale)
+    return torch.add(x, F.linear(y, weight), alpha=scale)
 
 
 def add_norm(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float, scale: float) -> tuple[Tensor, Tensor]:
