@@ -12,13 +12,28 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .early_start import await_input, launch_options
+
 SILU_BLOCK = 1024
 TOGETHER = 4
 """Heads that one program of the local attention takes. On an H200 four are fastest for 2 sequences as for 128."""
 
 
 @triton.jit
-def _add_norm(x, delta, weight, total, normed, scale, eps, SIZE: tl.constexpr, BLOCK: tl.constexpr, ADD: tl.constexpr):
+def _add_norm(
+    x,
+    delta,
+    weight,
+    total,
+    normed,
+    scale,
+    eps,
+    SIZE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    ADD: tl.constexpr,
+    EARLY: tl.constexpr,
+):
+    await_input(EARLY)
     columns = tl.arange(0, BLOCK)
     inside = columns < SIZE
     at = tl.program_id(0).to(tl.int64) * SIZE + columns
@@ -51,12 +66,14 @@ def add_norm(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float, scale:
         SIZE=size,
         BLOCK=triton.next_power_of_2(size),
         ADD=delta is not None,
+        **launch_options(x.device),
     )
     return total, normed
 
 
 @triton.jit
-def _silu_mul(gate_up, out, SIZE: tl.constexpr, BLOCK: tl.constexpr):
+def _silu_mul(gate_up, out, SIZE: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr):
+    await_input(EARLY)
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < SIZE
@@ -72,12 +89,16 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     gate_up = gate_up.contiguous()
     size = gate_up.shape[-1] // 2
     out = torch.empty(*gate_up.shape[:-1], size, dtype=gate_up.dtype, device=gate_up.device)
-    _silu_mul[(out.numel() // size, triton.cdiv(size, SILU_BLOCK))](gate_up, out, SIZE=size, BLOCK=SILU_BLOCK)
+    grid = (out.numel() // size, triton.cdiv(size, SILU_BLOCK))
+    _silu_mul[grid](gate_up, out, SIZE=size, BLOCK=SILU_BLOCK, **launch_options(out.device))
     return out
 
 
 @triton.jit
-def _rotate_heads(qkv, cos, sin, row_stride, head_stride, HALF: tl.constexpr, BLOCK: tl.constexpr):
+def _rotate_heads(
+    qkv, cos, sin, row_stride, head_stride, HALF: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr
+):
+    await_input(EARLY)
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     columns = tl.arange(0, BLOCK)
     inside = columns < HALF
@@ -103,6 +124,7 @@ def rotate_heads(qkv: Tensor, cos: Tensor, sin: Tensor, rotated: int) -> Tensor:
         qkv.stride(1),
         HALF=size // 2,
         BLOCK=triton.next_power_of_2(size // 2),
+        **launch_options(qkv.device),
     )
     return qkv
 
@@ -130,8 +152,10 @@ def _local_attention(
     HALF: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """One sequence and ``TOGETHER`` heads that share a key head; their query rows lie one below the other."""
+    await_input(EARLY)
     batch, first_head = tl.program_id(0).to(tl.int64), tl.program_id(1) * TOGETHER
     stride = (HEADS + 2 * KV_HEADS) * 2 * HALF
     columns = tl.arange(0, BLOCK)
@@ -188,5 +212,6 @@ def local_attention(qkv: Tensor, cos: Tensor, sin: Tensor, heads: int, kv_heads:
         ROWS=max(16, triton.next_power_of_2(length)),
         BLOCK=max(16, triton.next_power_of_2(size // 2)),
         num_warps=together,
+        **launch_options(qkv.device),
     )
     return out

@@ -90,6 +90,48 @@ class LocDiT(nn.Module):
         return self.out_proj(self.decoder(sequence, wanted=patch))
 
 
+    def lay_out(self, mu: Tensor, cond: Tensor) -> Tensor:
+        """mu (B, M h) and projected cond (B, P, h) -> sequences (2 B, T, h) with and without mu, as yet without time
+        and noisy patch, which ``place`` writes."""
+        tokens = mu.view(len(mu), self.mu_tokens, self.size)
+        time, patch = cond.new_zeros(len(mu), 1, self.size), torch.zeros_like(cond)
+        with_mu = torch.cat((tokens, time, cond, patch), dim=1)
+        return torch.cat((with_mu, torch.cat((torch.zeros_like(tokens), time, cond, patch), dim=1)))
+
+    def place(self, sequence: Tensor, x: Tensor, time: Tensor) -> None:
+        """Writes the time (B, h) and the noisy patch x (B, P, D) into both branches of sequence (2 B, T, h)."""
+        if (kernels := ops.tail_kernels(x)) is not None:
+            kernels.solver_step(x, None, (sequence, time, self.mu_tokens, self.in_proj.weight, self.in_proj.bias))
+            return
+        sequence[:, self.mu_tokens] = time.repeat(2, 1)
+        sequence[:, -self.patch_size :] = self.in_proj(x.repeat(2, 1, 1))
+
+    def advance(
+        self, sequence: Tensor, velocity: Tensor, x: Tensor, guidance: Tensor, width: Tensor, time: Tensor | None
+    ) -> Tensor:
+        """The next x after velocity (2 B, P, D), for guidance and widths (B,); placed where there is a next time."""
+        if (kernels := ops.tail_kernels(x)) is not None:
+            place = None if time is None else (sequence, time, self.mu_tokens, self.in_proj.weight, self.in_proj.bias)
+            return kernels.solver_step(x, (velocity, guidance, width, GUIDANCE_EPS), place)
+        x = guided_step(velocity, x, guidance, width)
+        if time is not None:
+            self.place(sequence, x, time)
+        return x
+
+
+def guided_step(velocity: Tensor, x: Tensor, guidance: Tensor, width: Tensor) -> Tensor:
+    """Euler step of x (B, P, D) by velocity (2 B, P, D), conditioned before free, guidance and width (B,) fp32.
+
+    The free velocity n is scaled to the conditioned one p by ``s = <p, n> / (|n|^2 + 1e-8)`` before guidance (CFG-Zero*,
+    arXiv 2503.18886).
+    """
+    conditioned, free = velocity.flatten(1).float().chunk(2)
+    scale = (conditioned * free).sum(1, keepdim=True) / (free.square().sum(1, keepdim=True) + GUIDANCE_EPS)
+    free = free * scale
+    guided = free + guidance[:, None] * (conditioned - free)
+    return x - (width[:, None] * guided).view_as(x).to(x.dtype)
+
+
 class FlowMatching(nn.Module):
     """Euler integration with classifier-free guidance; both branches run as one batch."""
 
@@ -124,23 +166,17 @@ class FlowMatching(nn.Module):
         """noise (B, P, D), mu (B, 2h), cond (B, P, D), cfg_value (B,), steps (B,) -> latents (B, P, D).
 
         ``most`` is at least every row's step count and sets the number of rounds. The branch without conditioning has
-        mu = 0. Its velocity n is scaled to the conditioned one p by ``s = <p, n> / (|n|^2 + 1e-8)`` before guidance
-        (CFG-Zero*, arXiv 2503.18886).
+        mu = 0.
         """
-        batch = noise.shape[0]
         embedded, widths = self.tables(most)
-        times = embedded[steps].repeat(2, 1, 1)
-        row_widths = widths[steps]
-        tokens = mu.view(batch, self.estimator.mu_tokens, self.estimator.size)
-        both_mu = torch.cat((tokens, torch.zeros_like(tokens)))
-        both_cond = self.estimator.cond_proj(cond).repeat(2, 1, 1)
-        guidance = cfg_value.view(batch, 1).float()
+        times, row_widths = embedded[steps], widths[steps]
+        rounds = times.shape[1]
+        guidance = cfg_value.float()
+        sequence = self.estimator.lay_out(mu, self.estimator.cond_proj(cond))
         x = noise
-        for index in range(times.shape[1]):
-            velocity = self.estimator(x.repeat(2, 1, 1), both_mu, times[:, index : index + 1], both_cond)
-            conditioned, free = velocity.flatten(1).float().chunk(2)
-            scale = (conditioned * free).sum(1, keepdim=True) / (free.square().sum(1, keepdim=True) + GUIDANCE_EPS)
-            free = free * scale
-            guided = free + guidance * (conditioned - free)
-            x = x - (row_widths[:, index : index + 1] * guided).view_as(x).to(x.dtype)
+        self.estimator.place(sequence, x, times[:, 0])
+        for index in range(rounds):
+            velocity = self.estimator.velocity(sequence)
+            following = times[:, index + 1] if index + 1 < rounds else None
+            x = self.estimator.advance(sequence, velocity, x, guidance, row_widths[:, index], following)
         return x

@@ -195,7 +195,8 @@ class MiniCPM(nn.Module):
         rope = None if self.rope is None else self.rope(positions, x.shape[-2])
         scale = self.config.residual_scale
         delta: Tensor | None = None
-        last = len(self.layers) - 1
+        # Not on the CPU: its library's products depend, in the last bit, on the number of rows.
+        last = len(self.layers) - 1 if x.is_cuda else None
         for index, block in enumerate(self.blocks):
             x, normed = block.input_layernorm.after(x, delta, scale)
             mixed = block.self_attn.mix(block.self_attn.project(normed), rope, attend)
@@ -203,7 +204,8 @@ class MiniCPM(nn.Module):
                 x, mixed = x[..., wanted, :], mixed[..., wanted, :]
             x, normed = block.post_attention_layernorm.after(x, block.self_attn.o_proj(mixed), scale)
             delta = block.mlp(normed)
-        return self.norm.after(x, delta, scale)[1]
+        normed = self.norm.after(x, delta, scale)[1]
+        return normed[..., wanted, :] if last is None else normed
 
     def takes_few_rows(self, x: Tensor) -> bool:
         """Whether ``few_rows`` is the faster way for x (..., H)."""

@@ -7,6 +7,8 @@ import math
 import torch
 from torch import Tensor
 
+from .ops import tail_kernels
+
 _MASK = 0xFFFFFFFF
 # Weyl increments and multipliers of 32-bit mixers with full avalanche (triple32, hash-prospector, public domain).
 _LANE, _FRAME = 0x9E3779B1, 0x85EBCA77
@@ -30,6 +32,8 @@ def gaussian(seed: Tensor, frame: Tensor, lanes: int) -> Tensor:
     Returns:
         (B, lanes) fp32.
     """
+    if (kernels := tail_kernels(seed)) is not None:
+        return kernels.gaussian(seed, frame, lanes)
     low, high = seed & _MASK, (seed >> 32) & _MASK
     key = _mix(_mix(low) ^ _mix((high + _LANE) & _MASK) ^ ((frame * _FRAME) & _MASK))
     lane = torch.arange(2 * lanes, device=seed.device, dtype=torch.int64)

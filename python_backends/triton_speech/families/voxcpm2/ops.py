@@ -25,6 +25,15 @@ def _kernels(x: Tensor) -> Any:
     return kernels
 
 
+def tail_kernels(x: Tensor) -> Any:
+    """The module of kernels for what a step computes beside its stacks, or None where there is none for x."""
+    if _kernels(x) is None:
+        return None
+    from . import tail_kernels
+
+    return tail_kernels
+
+
 def few_rows(x: Tensor, widths: tuple[int, ...]) -> bool:
     """Whether products of x (..., K) take longer to start than to compute: on a GPU, by the number of rows.
 

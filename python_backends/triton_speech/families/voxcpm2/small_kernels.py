@@ -14,7 +14,8 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.language.extra import cuda as tl_cuda
+
+from .early_start import await_input, launch_options
 
 MOST_ROWS = 32
 """Above this many rows the library's products are faster."""
@@ -33,8 +34,6 @@ SUMS = 2048
 """Sums (rows times columns) that a warp can hold in its registers beside its operands."""
 AHEAD_BYTES = 64 * 1024
 """Weights that a program asks for before its input is ready. Two kernels' share stays well inside the L2 cache."""
-EARLY_START = 1
-"""When the next kernel may start: 0 after this one, 1 once this one has its input, 2 at once."""
 
 
 @dataclass(frozen=True)
@@ -67,30 +66,6 @@ def tile_for(rows: int, columns: int, k: int, gates: int, item_size: int) -> Til
 def fits(rows: int, k: int, dtype: torch.dtype) -> bool:
     """Whether the kernels take a product of x (rows, k)."""
     return dtype in (torch.bfloat16, torch.float16) and tile_for(rows, 1, k, 1, dtype.itemsize) is not None
-
-
-@functools.lru_cache(maxsize=8)
-def _starts_early(device: torch.device) -> bool:
-    """Whether a kernel may start while the one before it still runs (programmatic dependent launch)."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
-
-
-def launch_options(device: torch.device) -> dict[str, int | bool]:
-    """For a kernel that calls ``await_input`` before it reads or writes what other kernels write or read."""
-    if EARLY_START and _starts_early(device):
-        return {"EARLY": EARLY_START, "launch_pdl": True}
-    return {"EARLY": 0}
-
-
-@triton.jit
-def await_input(EARLY: tl.constexpr):
-    """Waits for the kernels before this one; the next one may then start, and comes as far as its own wait."""
-    if EARLY == 2:
-        tl_cuda.gdc_launch_dependents()
-    if EARLY:
-        tl_cuda.gdc_wait()
-    if EARLY == 1:
-        tl_cuda.gdc_launch_dependents()
 
 
 @triton.jit
