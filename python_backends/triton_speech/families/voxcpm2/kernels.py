@@ -95,9 +95,7 @@ def silu_mul(gate_up: Tensor) -> Tensor:
 
 
 @triton.jit
-def _rotate_heads(
-    qkv, cos, sin, row_stride, head_stride, HALF: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr
-):
+def _rotate_heads(qkv, cos, sin, row_stride, head_stride, HALF: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr):
     await_input(EARLY)
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     columns = tl.arange(0, BLOCK)

@@ -85,10 +85,9 @@ class LocDiT(nn.Module):
         """The whole sequence (B, T, h) -> velocity (B, P, D)."""
         patch = slice(-self.patch_size, None)
         if self.decoder.takes_few_rows(sequence):
-            norm, out = self.decoder.norm, self.out_proj
-            return ops.norm_linear(self.decoder.few_rows(sequence), norm.weight, norm.eps, out.weight, out.bias)[:, patch]
+            hidden, norm, out = self.decoder.few_rows(sequence), self.decoder.norm, self.out_proj
+            return ops.norm_linear(hidden, norm.weight, norm.eps, out.weight, out.bias)[:, patch]
         return self.out_proj(self.decoder(sequence, wanted=patch))
-
 
     def lay_out(self, mu: Tensor, cond: Tensor) -> Tensor:
         """mu (B, M h) and projected cond (B, P, h) -> sequences (2 B, T, h) with and without mu, as yet without time
@@ -122,8 +121,8 @@ class LocDiT(nn.Module):
 def guided_step(velocity: Tensor, x: Tensor, guidance: Tensor, width: Tensor) -> Tensor:
     """Euler step of x (B, P, D) by velocity (2 B, P, D), conditioned before free, guidance and width (B,) fp32.
 
-    The free velocity n is scaled to the conditioned one p by ``s = <p, n> / (|n|^2 + 1e-8)`` before guidance (CFG-Zero*,
-    arXiv 2503.18886).
+    The free velocity n is scaled to the conditioned one p by ``s = <p, n> / (|n|^2 + 1e-8)`` before guidance
+    (CFG-Zero*, arXiv 2503.18886).
     """
     conditioned, free = velocity.flatten(1).float().chunk(2)
     scale = (conditioned * free).sum(1, keepdim=True) / (free.square().sum(1, keepdim=True) + GUIDANCE_EPS)

@@ -1,7 +1,7 @@
-"""The small operations between the matrix products, and products of a few rows: plain torch, and on a GPU one kernel each.
+"""The small operations between the matrix products, and products of few rows: plain torch, on a GPU one kernel each.
 
-On a GPU a decode step is bound by the number of kernels. ``kernels.py`` and ``small_kernels.py`` hold the fused ones; the
-functions here say what they compute and are what runs everywhere else.
+On a GPU a decode step is bound by the number of kernels. ``kernels.py`` and ``small_kernels.py`` hold the fused ones;
+the functions here say what they compute and are what runs everywhere else.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def norm_linear(x: Tensor, gain: Tensor, eps: float, weight: Tensor, bias: Tenso
 
 
 def norm_gate_up(x: Tensor, gain: Tensor, eps: float, gate_up: Tensor) -> Tensor:
-    """RMS norm of x (..., K), then ``silu(gate) * up`` of its product with a weight (2 F, K), gate first -> (..., F)."""
+    """RMS norm of x (..., K), its product with a weight (2 F, K), gate before up -> ``silu(gate) * up`` (..., F)."""
     if (kernels := _small_kernels(x)) is not None:
         return kernels.norm_gate_up(x, gain, eps, gate_up)
     return silu_mul(F.linear(F.rms_norm(x, gain.shape, gain, eps), gate_up))

@@ -69,7 +69,16 @@ def fits(rows: int, k: int, dtype: torch.dtype) -> bool:
 
 
 @triton.jit
-def _ask_for(weight, first, N: tl.constexpr, K: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr, AHEAD: tl.constexpr, LINE: tl.constexpr):  # fmt: skip
+def _ask_for(
+    weight,
+    first,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    AHEAD: tl.constexpr,
+    LINE: tl.constexpr,
+):
     """Brings the first AHEAD entries of a program's weights into the L2 cache, a line of 128 bytes each."""
     column = tl.minimum(first + tl.minimum(tl.arange(0, BLOCK), COLUMNS - 1), N - 1)
     line = tl.arange(0, AHEAD // LINE) * LINE
@@ -106,11 +115,10 @@ def _linear(
     EARLY: tl.constexpr,
 ):
     first = tl.program_id(0) * COLUMNS
-    if EARLY:
-        if AHEAD >= LINE:
-            _ask_for(weight, first, N, K, COLUMNS, BLOCK_N, AHEAD, LINE)
-            if GATED:
-                _ask_for(weight + N * K, first, N, K, COLUMNS, BLOCK_N, AHEAD, LINE)
+    if EARLY and AHEAD >= LINE:
+        _ask_for(weight, first, N, K, COLUMNS, BLOCK_N, AHEAD, LINE)
+        if GATED:
+            _ask_for(weight + N * K, first, N, K, COLUMNS, BLOCK_N, AHEAD, LINE)
     await_input(EARLY)
 
     row, column = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N)

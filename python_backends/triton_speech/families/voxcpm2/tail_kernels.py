@@ -66,9 +66,7 @@ def _solver_step(
     if PLACE:
         column = tile * COLUMNS + tl.arange(0, COLUMNS)
         real = column < SIZE
-        w = tl.load(
-            weight + column[None, :] * D + d[:, None], mask=real[None, :] & (d[:, None] < D), other=0.0
-        )
+        w = tl.load(weight + column[None, :] * D + d[:, None], mask=real[None, :] & (d[:, None] < D), other=0.0)
         shift = tl.load(bias + column, mask=real, other=0.0).to(tl.float32)
         tokens = (tl.dot(now, w, input_precision="ieee") + shift[None, :]).to(now.dtype)
         moment = tl.load(time + row * time_stride + column, mask=real, other=0.0)

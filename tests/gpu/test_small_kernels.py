@@ -1,0 +1,135 @@
+"""Products of a few rows, solver steps and noise: each kernel computes what plain torch does, early start or not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+pytest.importorskip("triton", reason="the Triton language is not installed here")
+
+from triton_speech.families.voxcpm2 import early_start, locdit, ops, small_kernels, tail_kernels
+from triton_speech.families.voxcpm2.noise import gaussian
+
+LIMITS = {torch.float32: 2e-5, torch.bfloat16: 3e-2}
+# (columns, K) of the products of both stacks, and a narrow one whose columns do not fill its programs.
+SHAPES = [(2560, 1024), (1024, 4096), (64, 1024), (2048, 6144), (100, 192)]
+ROWS = [1, 5, 22, 32]
+
+dtypes = pytest.mark.parametrize("dtype", LIMITS, ids=str)
+shapes = pytest.mark.parametrize(("columns", "k"), SHAPES)
+rows_ = pytest.mark.parametrize("rows", ROWS)
+
+
+@pytest.fixture(params=[0, 1, 2], ids=["one after another", "early", "at once"], autouse=True)
+def start(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(early_start, "EARLY_START", request.param)
+
+
+def draw(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).to("cuda", dtype)
+
+
+def weight_of(columns: int, k: int, dtype: torch.dtype) -> torch.Tensor:
+    return (draw(columns, k) / k**0.5).to(dtype)
+
+
+def plain(function, *args):
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(ops, "_HAS_TRITON_LANGUAGE", False)
+        return function(*args)
+
+
+def check(got: torch.Tensor, want: torch.Tensor) -> None:
+    torch.testing.assert_close(got, want, rtol=LIMITS[want.dtype], atol=LIMITS[want.dtype])
+
+
+@dtypes
+@shapes
+@rows_
+@pytest.mark.parametrize("biased", [False, True])
+def test_norm_linear(dtype, columns, k, rows, biased):
+    bias = draw(columns, dtype=dtype) if biased else None
+    args = draw(rows, k, dtype=dtype), 1 + 0.1 * draw(k, dtype=dtype), 1e-5, weight_of(columns, k, dtype), bias
+    check(small_kernels.norm_linear(*args), plain(ops.norm_linear, *args))
+
+
+@dtypes
+@shapes
+@rows_
+def test_norm_gate_up(dtype, columns, k, rows):
+    args = draw(rows, k, dtype=dtype), 1 + 0.1 * draw(k, dtype=dtype), 1e-5, weight_of(2 * columns, k, dtype)
+    check(small_kernels.norm_gate_up(*args), plain(ops.norm_gate_up, *args))
+
+
+@dtypes
+@shapes
+@rows_
+def test_linear_add(dtype, columns, k, rows):
+    args = draw(rows, k, dtype=dtype), weight_of(columns, k, dtype), draw(rows, columns, dtype=dtype), 0.3
+    check(small_kernels.linear_add(*args), plain(ops.linear_add, *args))
+
+
+def test_a_row_does_not_depend_on_its_company():
+    """Rows of one tile height are summed in one order."""
+    weight, x = weight_of(2560, 1024, torch.bfloat16), draw(22, 1024, dtype=torch.bfloat16)
+    gain = torch.ones(1024, device="cuda", dtype=torch.bfloat16)
+    whole = small_kernels.norm_linear(x, gain, 1e-5, weight)
+    assert torch.equal(small_kernels.norm_linear(x[:17], gain, 1e-5, weight), whole[:17])
+
+
+def test_a_chain_in_a_graph_gives_what_it_gives_step_by_step():
+    """Each kernel reads what the one before it has just written, and buffers are used again on the way."""
+    x = draw(22, 1024, dtype=torch.bfloat16)
+    gain = torch.ones(1024, device="cuda", dtype=torch.bfloat16)
+    gate_up, down = weight_of(8192, 1024, torch.bfloat16), weight_of(1024, 4096, torch.bfloat16)
+
+    def chain(wait):
+        value = x
+        for _ in range(40):
+            inner = ops.norm_gate_up(value, gain, 1e-5, gate_up)
+            wait()
+            value = ops.linear_add(inner, down, value, 0.2)
+            wait()
+        return value
+
+    expected = chain(torch.cuda.synchronize)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = chain(lambda: None)
+    for _ in range(20):
+        graph.replay()
+        torch.cuda.synchronize()
+        assert torch.equal(out, expected)
+
+
+@dtypes
+@pytest.mark.parametrize("batch", [1, 5, 64])
+@pytest.mark.parametrize(("patch", "dim", "size"), [(4, 64, 1024), (2, 8, 96)])
+def test_solver_step(dtype, batch, patch, dim, size):
+    x = draw(batch, patch, dim, dtype=dtype)
+    # Velocities are the end of whole sequences, widths and times one round of all.
+    velocity = draw(2 * batch, 3 + 2 * patch, dim, dtype=dtype)[:, -patch:]
+    guidance, width = 2 + draw(batch), draw(batch, 9)[:, 3]
+    sequence, time = draw(2 * batch, 3 + 2 * patch, size, dtype=dtype), draw(batch, 9, size, dtype=dtype)[:, 4]
+    weight, bias = weight_of(size, dim, dtype), draw(size, dtype=dtype)
+    expected = locdit.guided_step(velocity, x, guidance, width)
+    placed = sequence.clone()
+    placed[:, 2] = time.repeat(2, 1)
+    placed[:, -patch:] = F.linear(expected, weight, bias).repeat(2, 1, 1)
+    got = tail_kernels.solver_step(x, (velocity, guidance, width, 1e-8), (sequence, time, 2, weight, bias))
+    check(got, expected)
+    check(sequence, placed)
+    check(tail_kernels.solver_step(x, (velocity, guidance, width, 1e-8), None), expected)
+    sequence.zero_()
+    assert tail_kernels.solver_step(expected, None, (sequence, time, 2, weight, bias)) is expected
+    check(sequence[:, 2:3], placed[:, 2:3])
+    check(sequence[:, -patch:], placed[:, -patch:])
+
+
+@pytest.mark.parametrize("lanes", [256, 16])
+def test_noise(lanes):
+    seed = torch.tensor([0, 1, -1, 2**63 - 1, -(2**63), 123456789012345678])
+    frame = torch.tensor([0, 7, 29, 1000, -3, 2**33])
+    got = gaussian(seed.cuda(), frame.cuda(), lanes).cpu()
+    torch.testing.assert_close(got, gaussian(seed, frame, lanes), rtol=1e-6, atol=1e-6)
