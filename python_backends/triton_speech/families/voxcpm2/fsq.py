@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from . import ops
+
 
 class ScalarQuantization(nn.Module):
     """Each latent dimension is squashed by tanh and rounded to a multiple of ``1 / scale`` (arXiv 2309.15505)."""
@@ -17,8 +19,8 @@ class ScalarQuantization(nn.Module):
 
     def levels(self, x: Tensor) -> Tensor:
         """x (..., H) -> scaled latents (..., latent_dim) before rounding; for telling how near an edge they are."""
-        return torch.tanh(self.in_proj(x)) * self.scale
+        return torch.tanh(ops.linear(x, self.in_proj)) * self.scale
 
     def forward(self, x: Tensor) -> Tensor:
         """x (..., H) -> (..., H)."""
-        return self.out_proj(torch.round(self.levels(x)) / self.scale)
+        return ops.linear(torch.round(self.levels(x)) / self.scale, self.out_proj)

@@ -168,6 +168,10 @@ def _local_attention(
     s = tl.load(sin + angle, mask=inside, other=0.0)
     at = rows[:, None] * stride + columns[None, :]
     key = (HEADS + first_head // (HEADS // KV_HEADS)) * 2 * HALF
+    # Read with the others, not when it is needed: one wait for memory instead of two.
+    value = base + key + KV_HEADS * 2 * HALF
+    v1 = tl.load(value + at, mask=inside, other=0.0)
+    v2 = tl.load(value + HALF + at, mask=inside, other=0.0)
     k1, k2 = _turned(base + key, c, s, at, inside, HALF)
 
     inside_many = (row[:, None] < length) & (columns[None, :] < HALF)
@@ -181,9 +185,6 @@ def _local_attention(
     scores = tl.where(rows[None, :] < length, scores * scale, float("-inf"))
     shares = tl.exp(scores - tl.max(scores, axis=1)[:, None])
     shares = (shares / tl.sum(shares, axis=1)[:, None]).to(q1.dtype)
-    value = base + key + KV_HEADS * 2 * HALF
-    v1 = tl.load(value + at, mask=inside, other=0.0)
-    v2 = tl.load(value + HALF + at, mask=inside, other=0.0)
     to = out + batch * length * HEADS * 2 * HALF
     where = (row[:, None] * HEADS + head[:, None]) * 2 * HALF + columns[None, :]
     tl.store(to + where, tl.dot(shares, v1, input_precision="ieee").to(q1.dtype), mask=inside_many)

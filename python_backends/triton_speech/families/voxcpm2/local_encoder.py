@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from . import ops
 from .config import StackConfig
 from .minicpm import MiniCPM
 
@@ -21,5 +22,5 @@ class LocalEncoder(nn.Module):
     def forward(self, patches: Tensor) -> Tensor:
         """patches (B, P, D) -> (B, H)."""
         token = self.special_token.view(1, 1, -1).expand(patches.shape[0], 1, -1)
-        x = torch.cat((token, self.in_proj(patches)), dim=1)
+        x = torch.cat((token, ops.linear(patches, self.in_proj)), dim=1)
         return self.encoder(x, wanted=slice(1))[:, 0]

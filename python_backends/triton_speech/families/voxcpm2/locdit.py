@@ -171,7 +171,7 @@ class FlowMatching(nn.Module):
         times, row_widths = embedded[steps], widths[steps]
         rounds = times.shape[1]
         guidance = cfg_value.float()
-        sequence = self.estimator.lay_out(mu, self.estimator.cond_proj(cond))
+        sequence = self.estimator.lay_out(mu, ops.linear(cond, self.estimator.cond_proj))
         x = noise
         self.estimator.place(sequence, x, times[:, 0])
         for index in range(rounds):

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from . import ops
 from .config import VoxCPM2Config
 from .fsq import ScalarQuantization
 from .local_encoder import LocalEncoder
@@ -61,7 +62,7 @@ class VoxCPM2Talker(nn.Module):
 
     def encode_patches(self, patches: Tensor) -> Tensor:
         """Latent patches (B, P, D) -> what the LM reads in their place (B, H)."""
-        return self.enc_to_lm_proj(self.feat_encoder(patches))
+        return ops.linear(self.feat_encoder(patches), self.enc_to_lm_proj)
 
     def hidden(self, inputs: Tensor, is_audio: Tensor, positions: Tensor, attend: Attend) -> tuple[Tensor, Tensor]:
         """Both language models over rows that ``attend`` knows how to place.
@@ -77,7 +78,7 @@ class VoxCPM2Talker(nn.Module):
         audio = is_audio.unsqueeze(-1)
         state = self.base_lm(inputs, positions, attend)
         state = torch.where(audio, self.fsq_layer(state), state)
-        fused = self.fusion_concat_proj(torch.cat((state, inputs * audio), dim=-1))
+        fused = ops.linear(torch.cat((state, inputs * audio), dim=-1), self.fusion_concat_proj)
         return state, self.residual_lm(fused, positions, attend)
 
     def next_patch(
@@ -99,9 +100,9 @@ class VoxCPM2Talker(nn.Module):
             cfg_value: (B,) guidance.
             steps: (B,) int64, diffusion steps of each row, at most ``most_steps``.
         """
-        mu = torch.cat((self.lm_to_dit_proj(state), self.res_to_dit_proj(residual)), dim=-1)
+        mu = torch.cat((ops.linear(state, self.lm_to_dit_proj), ops.linear(residual, self.res_to_dit_proj)), dim=-1)
         return self.feat_decoder.solve(noise, mu, cond, cfg_value, steps, most_steps)
 
     def stop_logits(self, state: Tensor) -> Tensor:
         """state (B, H) -> (B, 2): go on, stop."""
-        return self.stop_head(F.silu(self.stop_proj(state)))
+        return self.stop_head(F.silu(ops.linear(state, self.stop_proj)))

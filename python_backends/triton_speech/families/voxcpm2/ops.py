@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 # A torch built for a GPU brings the Triton language along; one for the CPU does not.
 _HAS_TRITON_LANGUAGE = importlib.util.find_spec("triton") is not None
@@ -52,6 +52,13 @@ def _small_kernels(x: Tensor) -> Any:
     from . import small_kernels
 
     return small_kernels
+
+
+def linear(x: Tensor, layer: nn.Linear) -> Tensor:
+    """What ``layer`` computes of x (..., K)."""
+    if (kernels := _small_kernels(x)) is not None:
+        return kernels.linear(x, layer.weight, layer.bias)
+    return layer(x)
 
 
 def norm_linear(x: Tensor, gain: Tensor, eps: float, weight: Tensor, bias: Tensor | None = None) -> Tensor:

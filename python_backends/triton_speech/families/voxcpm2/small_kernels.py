@@ -32,6 +32,8 @@ STAGE_BYTES = 100 * 1024
 LEAST_STAGES, MOST_STAGES = 4, 6
 SUMS = 2048
 """Sums (rows times columns) that a warp can hold in its registers beside its operands."""
+ROOT_LAST = False
+"""Whether a norm's root is multiplied in after the product, not before: one pass over x less, rounded otherwise."""
 AHEAD_BYTES = 64 * 1024
 """Weights that a program asks for before its input is ready. Two kernels' share stays well inside the L2 cache."""
 
@@ -108,6 +110,7 @@ def _linear(
     STAGES: tl.constexpr,
     NORM_CHUNK: tl.constexpr,
     NORM: tl.constexpr,
+    ROOT_LAST: tl.constexpr,
     GATED: tl.constexpr,
     EXTRA: tl.constexpr,
     AHEAD: tl.constexpr,
@@ -122,12 +125,12 @@ def _linear(
     await_input(EARLY)
 
     row, column = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N)
-    if NORM:
+    if NORM and not ROOT_LAST:
         squares = tl.zeros([BLOCK_M], tl.float32)
         for start in tl.static_range(0, K, NORM_CHUNK):
             at = row[:, None] * K + start + tl.arange(0, NORM_CHUNK)[None, :]
-            wide = tl.load(x + at, mask=row[:, None] < rows, other=0.0).to(tl.float32)
-            squares += tl.sum(wide * wide, axis=1)
+            part = tl.load(x + at, mask=row[:, None] < rows, other=0.0).to(tl.float32)
+            squares += tl.sum(part * part, axis=1)
         root = tl.rsqrt(squares / K + eps)
 
     # Shape (share, row, k) times (share, k, column): each warp multiplies its own share of K, and they are summed last.
@@ -139,11 +142,17 @@ def _linear(
     w_at = weight + n[None, None, :] * K + k[:, :, None]
     total = tl.zeros([SHARES, BLOCK_M, BLOCK_N], tl.float32)
     total_up = tl.zeros([SHARES, BLOCK_M, BLOCK_N], tl.float32)
+    shared_squares = tl.zeros([SHARES, BLOCK_M], tl.float32)
     for start in tl.range(0, K, BLOCK_K, num_stages=STAGES):
         a = tl.load(x_at + start, mask=row[None, :, None] < rows, other=0.0)
         if NORM:
-            g = tl.load(gain + start + k)
-            a = (a.to(tl.float32) * root[None, :, None] * g[:, None, :].to(tl.float32)).to(a.dtype)
+            g = tl.load(gain + start + k)[:, None, :].to(tl.float32)
+            wide = a.to(tl.float32)
+            if ROOT_LAST:
+                shared_squares += tl.sum(wide * wide, axis=2)
+                a = (wide * g).to(a.dtype)
+            else:
+                a = (wide * root[None, :, None] * g).to(a.dtype)
         w = tl.load(w_at + start, mask=inside[None, None, :], other=0.0)
         total = tl.dot(a, w, total, input_precision="ieee")
         if GATED:
@@ -154,6 +163,11 @@ def _linear(
     wanted = (row[:, None] < rows) & inside[None, :]
     at = row[:, None] * N + n[None, :]
     value = tl.sum(total, axis=0)
+    value_up = tl.sum(total_up, axis=0)
+    if NORM and ROOT_LAST:
+        last = tl.rsqrt(tl.sum(shared_squares, axis=0) / K + eps)[:, None]
+        value *= last
+        value_up *= last
     if EXTRA == "bias":
         value += tl.load(extra + n, mask=inside, other=0.0).to(tl.float32)[None, :]
     y = value.to(dtype)
@@ -163,13 +177,18 @@ def _linear(
     if GATED:
         gate = y.to(tl.float32)
         active = (gate / (1.0 + tl.exp(-gate))).to(dtype).to(tl.float32)
-        y = (active * tl.sum(total_up, axis=0).to(dtype).to(tl.float32)).to(dtype)
+        y = (active * value_up.to(dtype).to(tl.float32)).to(dtype)
     tl.store(out + at, y, mask=wanted)
 
 
 def norm_linear(x: Tensor, gain: Tensor, eps: float, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """See ``ops.norm_linear``."""
     return _launch(x, weight, gain=gain, eps=eps, extra=bias, kind="none" if bias is None else "bias")
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """See ``ops.linear``."""
+    return _launch(x, weight, extra=bias, kind="none" if bias is None else "bias")
 
 
 def norm_gate_up(x: Tensor, gain: Tensor, eps: float, gate_up: Tensor) -> Tensor:
@@ -221,6 +240,7 @@ def _launch(
         STAGES=tile.stages,
         NORM_CHUNK=min(k & -k, 16384 // block_m),
         NORM=gain is not None,
+        ROOT_LAST=ROOT_LAST,
         GATED=gated,
         EXTRA=kind,
         AHEAD=tile.ahead,
