@@ -44,14 +44,19 @@ def check(got: torch.Tensor, want: torch.Tensor) -> None:
     torch.testing.assert_close(got, want, rtol=LIMITS[want.dtype], atol=LIMITS[want.dtype])
 
 
+def gained(rows: int, k: int, dtype: torch.dtype) -> ops.Gained:
+    return ops.gain_rows(draw(rows, k, dtype=dtype), 1 + 0.1 * draw(k, dtype=dtype))
+
+
 @dtypes
 @shapes
 @rows_
 @pytest.mark.parametrize("biased", [False, True])
-def test_norm_linear(dtype, columns, k, rows, biased):
+def test_root_linear(dtype, columns, k, rows, biased):
     bias = draw(columns, dtype=dtype) if biased else None
-    args = draw(rows, k, dtype=dtype), 1 + 0.1 * draw(k, dtype=dtype), 1e-5, weight_of(columns, k, dtype), bias
-    check(small_kernels.norm_linear(*args), plain(ops.norm_linear, *args))
+    given, weight = gained(rows, k, dtype), weight_of(columns, k, dtype)
+    want = plain(ops.root_linear, given, 1e-5, weight, bias)
+    check(small_kernels.root_linear(given.gained, padded(given), 1e-5, weight, bias), want)
 
 
 @dtypes
@@ -62,37 +67,54 @@ def test_linear(dtype, columns, k, rows):
     check(small_kernels.linear(x, weight, bias), F.linear(x, weight, bias))
 
 
-@pytest.mark.parametrize("root_last", [False, True])
-def test_a_norm_may_be_finished_after_its_product(monkeypatch, root_last):
-    monkeypatch.setattr(small_kernels, "ROOT_LAST", root_last)
-    dtype = torch.bfloat16
-    x, gain = 30 * draw(22, 1024, dtype=dtype), 1 + 0.1 * draw(1024, dtype=dtype)
-    weight = weight_of(2560, 1024, dtype)
-    check(small_kernels.norm_linear(x, gain, 1e-5, weight), plain(ops.norm_linear, x, gain, 1e-5, weight))
-
-
 @dtypes
 @shapes
 @rows_
-def test_norm_gate_up(dtype, columns, k, rows):
-    args = draw(rows, k, dtype=dtype), 1 + 0.1 * draw(k, dtype=dtype), 1e-5, weight_of(2 * columns, k, dtype)
-    check(small_kernels.norm_gate_up(*args), plain(ops.norm_gate_up, *args))
+def test_root_gate_up(dtype, columns, k, rows):
+    given, weight = gained(rows, k, dtype), weight_of(2 * columns, k, dtype)
+    want = plain(ops.root_gate_up, given, 1e-5, weight)
+    check(small_kernels.root_gate_up(given.gained, padded(given), 1e-5, weight), want)
 
 
 @dtypes
 @shapes
 @rows_
 def test_linear_add(dtype, columns, k, rows):
-    args = draw(rows, k, dtype=dtype), weight_of(columns, k, dtype), draw(rows, columns, dtype=dtype), 0.3
-    check(small_kernels.linear_add(*args), plain(ops.linear_add, *args))
+    gain = 1 + 0.1 * draw(columns, dtype=dtype)
+    args = draw(rows, k, dtype=dtype), weight_of(columns, k, dtype), draw(rows, columns, dtype=dtype), 0.3, gain
+    want = plain(ops.linear_add, *args)
+    out, scaled, sums = small_kernels.linear_add(*args)
+    check(out, want.x)
+    check(scaled, want.gained)
+    torch.testing.assert_close(sums.sum(0)[:rows], want.squares[0], rtol=LIMITS[dtype], atol=0)
+
+
+@dtypes
+@rows_
+@pytest.mark.parametrize("k", [1024, 192])
+def test_gain_rows(dtype, rows, k):
+    x, gain = draw(rows, k, dtype=dtype), 1 + 0.1 * draw(k, dtype=dtype)
+    want = plain(ops.gain_rows, x, gain)
+    scaled, sums = small_kernels.gain_rows(x, gain)
+    check(scaled, want.gained)
+    torch.testing.assert_close(sums[:, :rows], want.squares, rtol=1e-5, atol=0)
+    assert not sums[:, rows:].any()
+
+
+def padded(rows: ops.Gained) -> torch.Tensor:
+    """The squares in the form that the kernels hand on: padded rows, and in parts."""
+    count = rows.x.shape[0]
+    sums = rows.squares.sum(0)[:count]
+    whole = F.pad(sums, (0, small_kernels.padded(count) - count))
+    return torch.stack((0.25 * whole, 0.5 * whole, 0.25 * whole))
 
 
 def test_a_row_does_not_depend_on_its_company():
     """Rows of one tile height are summed in one order."""
     weight, x = weight_of(2560, 1024, torch.bfloat16), draw(22, 1024, dtype=torch.bfloat16)
     gain = torch.ones(1024, device="cuda", dtype=torch.bfloat16)
-    whole = small_kernels.norm_linear(x, gain, 1e-5, weight)
-    assert torch.equal(small_kernels.norm_linear(x[:17], gain, 1e-5, weight), whole[:17])
+    whole = small_kernels.root_linear(*small_kernels.gain_rows(x, gain), 1e-5, weight)
+    assert torch.equal(small_kernels.root_linear(*small_kernels.gain_rows(x[:17], gain), 1e-5, weight), whole[:17])
 
 
 @pytest.mark.usefixtures("any_start")
@@ -103,13 +125,13 @@ def test_a_chain_in_a_graph_gives_what_it_gives_step_by_step():
     gate_up, down = weight_of(8192, 1024, torch.bfloat16), weight_of(1024, 4096, torch.bfloat16)
 
     def chain(wait):
-        value = x
+        rows = ops.gain_rows(x, gain)
         for _ in range(40):
-            inner = ops.norm_gate_up(value, gain, 1e-5, gate_up)
+            inner = ops.root_gate_up(rows, 1e-5, gate_up)
             wait()
-            value = ops.linear_add(inner, down, value, 0.2)
+            rows = ops.linear_add(inner, down, rows.x, 0.2, gain)
             wait()
-        return value
+        return rows.x
 
     expected = chain(torch.cuda.synchronize)
     graph = torch.cuda.CUDAGraph()

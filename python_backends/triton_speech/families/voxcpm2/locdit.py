@@ -85,8 +85,8 @@ class LocDiT(nn.Module):
         """The whole sequence (B, T, h) -> velocity (B, P, D)."""
         patch = slice(-self.patch_size, None)
         if self.decoder.takes_few_rows(sequence):
-            hidden, norm, out = self.decoder.few_rows(sequence), self.decoder.norm, self.out_proj
-            return ops.norm_linear(hidden, norm.weight, norm.eps, out.weight, out.bias)[:, patch]
+            rows, out = self.decoder.few_rows(sequence), self.out_proj
+            return ops.root_linear(rows, self.decoder.norm.eps, out.weight, out.bias)[:, patch]
         return self.out_proj(self.decoder(sequence, wanted=patch))
 
     def lay_out(self, mu: Tensor, cond: Tensor) -> Tensor:

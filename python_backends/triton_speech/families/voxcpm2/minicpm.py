@@ -137,17 +137,26 @@ class Block(nn.Module):
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
 
-    def few_rows(self, x: Tensor, rope: tuple[Tensor, Tensor] | None, attend: Attend | None, scale: float) -> Tensor:
-        """The whole layer of fused weights, x (..., H) -> (..., H), where ``ops.few_rows``: norms and sums belong with
-        the products there."""
+    def few_rows(
+        self,
+        rows: ops.Gained,
+        rope: tuple[Tensor, Tensor] | None,
+        attend: Attend | None,
+        scale: float,
+        next_gain: Tensor,
+    ) -> ops.Gained:
+        """The whole layer of fused weights where ``ops.few_rows``: norms and sums belong with the products there.
+
+        rows (..., H) are for this layer's first norm, the result (..., H) for the norm with ``next_gain``.
+        """
         attention, mlp = self.self_attn, self.mlp
         assert attention.qkv is not None
         assert mlp.gate_up is not None
         first, second = self.input_layernorm, self.post_attention_layernorm
-        mixed = attention.mix(ops.norm_linear(x, first.weight, first.eps, attention.qkv), rope, attend)
-        x = ops.linear_add(mixed, attention.o_proj.weight, x, scale)
-        inner = ops.norm_gate_up(x, second.weight, second.eps, mlp.gate_up)
-        return ops.linear_add(inner, mlp.down_proj.weight, x, scale)
+        mixed = attention.mix(ops.root_linear(rows, first.eps, attention.qkv), rope, attend)
+        rows = ops.linear_add(mixed, attention.o_proj.weight, rows.x, scale, second.weight)
+        inner = ops.root_gate_up(rows, second.eps, mlp.gate_up)
+        return ops.linear_add(inner, mlp.down_proj.weight, rows.x, scale, next_gain)
 
 
 class MiniCPM(nn.Module):
@@ -191,7 +200,7 @@ class MiniCPM(nn.Module):
         Without ``positions`` these are 0 to T - 1. Without ``attend`` each sequence attends to the whole of itself.
         """
         if self.takes_few_rows(x):
-            return self.norm.after(self.few_rows(x, positions, attend), None, 1.0)[1][..., wanted, :]
+            return self.norm.after(self.few_rows(x, positions, attend).x, None, 1.0)[1][..., wanted, :]
         rope = None if self.rope is None else self.rope(positions, x.shape[-2])
         scale = self.config.residual_scale
         delta: Tensor | None = None
@@ -213,9 +222,12 @@ class MiniCPM(nn.Module):
         widths = (x.shape[-1], self.config.num_attention_heads * self.config.head_dim, self.config.intermediate_size)
         return block.mlp.gate_up is not None and ops.few_rows(x, widths)
 
-    def few_rows(self, x: Tensor, positions: Tensor | None = None, attend: Attend | None = None) -> Tensor:
-        """As ``forward`` for fused weights, all of (..., T, H), without the final norm."""
+    def few_rows(self, x: Tensor, positions: Tensor | None = None, attend: Attend | None = None) -> ops.Gained:
+        """As ``forward`` for fused weights, all of (..., T, H), before the final norm."""
         rope = None if self.rope is None else self.rope(positions, x.shape[-2])
-        for block in self.blocks:
-            x = block.few_rows(x, rope, attend, self.config.residual_scale)
-        return x
+        blocks = list(self.blocks)
+        gains = [block.input_layernorm.weight for block in blocks] + [self.norm.weight]
+        rows = ops.gain_rows(x, gains[0])
+        for block, next_gain in zip(blocks, gains[1:], strict=True):
+            rows = block.few_rows(rows, rope, attend, self.config.residual_scale, next_gain)
+        return rows

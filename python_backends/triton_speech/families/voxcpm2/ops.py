@@ -7,6 +7,7 @@ the functions here say what they compute and are what runs everywhere else.
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -43,43 +44,82 @@ def few_rows(x: Tensor, widths: tuple[int, ...]) -> bool:
         return False
     from . import small_kernels
 
-    return all(small_kernels.fits(x.numel() // x.shape[-1], width, x.dtype) for width in widths)
+    rows = x.numel() // x.shape[-1]
+    most = small_kernels.MOST_ROWS if x.shape[-1] <= small_kernels.WIDE else small_kernels.MOST_ROWS_WIDE
+    return rows <= most and all(small_kernels.fits(rows, width, x.dtype) for width in widths)
 
 
 def _small_kernels(x: Tensor) -> Any:
-    if not few_rows(x, (x.shape[-1],)):
+    """The kernels for few rows where they can take x (..., K): for those who have asked ``few_rows`` before."""
+    if _kernels(x) is None:
         return None
     from . import small_kernels
 
-    return small_kernels
+    return small_kernels if small_kernels.fits(x.numel() // x.shape[-1], x.shape[-1], x.dtype) else None
 
 
 def linear(x: Tensor, layer: nn.Linear) -> Tensor:
     """What ``layer`` computes of x (..., K)."""
-    if (kernels := _small_kernels(x)) is not None:
-        return kernels.linear(x, layer.weight, layer.bias)
+    if few_rows(x, (x.shape[-1],)):
+        from . import small_kernels
+
+        return small_kernels.linear(x, layer.weight, layer.bias)
     return layer(x)
 
 
-def norm_linear(x: Tensor, gain: Tensor, eps: float, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """RMS norm of x (..., K), then its product with a weight (N, K) -> (..., N)."""
+@dataclass(frozen=True)
+class Gained:
+    """Rows on their way through an RMS norm, whose root the next product divides by.
+
+    Attributes:
+        x: (..., K), the rows.
+        gained: (..., K), the rows times the norm's gain, rounded to their type.
+        squares: (parts, N) fp32, sums of the N rows' squares in parts; may be padded to more rows.
+    """
+
+    x: Tensor
+    gained: Tensor
+    squares: Tensor
+
+
+def gain_rows(x: Tensor, gain: Tensor) -> Gained:
+    """x (..., K) for a norm with this gain (K,)."""
     if (kernels := _small_kernels(x)) is not None:
-        return kernels.norm_linear(x, gain, eps, weight, bias)
-    return F.linear(F.rms_norm(x, gain.shape, gain, eps), weight, bias)
+        return Gained(x, *kernels.gain_rows(x, gain))
+    return Gained(x, (x.float() * gain.float()).to(x.dtype), _squares(x))
 
 
-def norm_gate_up(x: Tensor, gain: Tensor, eps: float, gate_up: Tensor) -> Tensor:
-    """RMS norm of x (..., K), its product with a weight (2 F, K), gate before up -> ``silu(gate) * up`` (..., F)."""
-    if (kernels := _small_kernels(x)) is not None:
-        return kernels.norm_gate_up(x, gain, eps, gate_up)
-    return silu_mul(F.linear(F.rms_norm(x, gain.shape, gain, eps), gate_up))
-
-
-def linear_add(y: Tensor, weight: Tensor, x: Tensor, scale: float) -> Tensor:
-    """Residual sum ``x + scale * y W``: y (..., K), weight (N, K), x and result (..., N)."""
+def linear_add(y: Tensor, weight: Tensor, x: Tensor, scale: float, gain: Tensor) -> Gained:
+    """Residual sum ``x + scale * y W`` for a norm with this gain (N,): y (..., K), weight (N, K), x (..., N)."""
     if (kernels := _small_kernels(y)) is not None:
-        return kernels.linear_add(y, weight, x, scale)
-    return torch.add(x, F.linear(y, weight), alpha=scale)
+        return Gained(*kernels.linear_add(y, weight, x, scale, gain))
+    return gain_rows(torch.add(x, F.linear(y, weight), alpha=scale), gain)
+
+
+def root_linear(rows: Gained, eps: float, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Product of normed rows (..., K) with a weight (N, K) -> (..., N)."""
+    if (kernels := _small_kernels(rows.gained)) is not None:
+        return kernels.root_linear(rows.gained, rows.squares, eps, weight, bias)
+    y = F.linear(rows.gained.float(), weight.float()) * _root(rows, eps)
+    return (y if bias is None else y + bias.float()).to(weight.dtype)
+
+
+def root_gate_up(rows: Gained, eps: float, gate_up: Tensor) -> Tensor:
+    """Product of normed rows (..., K) with a weight (2 F, K), gate before up -> ``silu(gate) * up`` (..., F)."""
+    if (kernels := _small_kernels(rows.gained)) is not None:
+        return kernels.root_gate_up(rows.gained, rows.squares, eps, gate_up)
+    return silu_mul(root_linear(rows, eps, gate_up))
+
+
+def _squares(x: Tensor) -> Tensor:
+    return x.float().square().sum(-1).view(1, -1)
+
+
+def _root(rows: Gained, eps: float) -> Tensor:
+    """1 / root of the mean square of each row (..., 1)."""
+    shape = rows.x.shape
+    sums = rows.squares.sum(0)[: rows.x.numel() // shape[-1]]
+    return torch.rsqrt(sums / shape[-1] + eps).view(*shape[:-1], 1)
 
 
 def add_norm(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float, scale: float) -> tuple[Tensor, Tensor]:
