@@ -11,9 +11,8 @@ import torch
 from triton_speech.engine.api import EngineOptions, Frame, TalkerRequest
 from triton_speech.engine.slots import slots_needed
 from triton_speech.engine.torch_engine import TorchEngine
-from triton_speech.families.voxcpm2.checkpoint import load_audio_vae, load_talker
+from triton_speech.families.voxcpm2.checkpoint import load_talker
 from triton_speech.families.voxcpm2.prompt import Prompt
-from triton_speech.families.voxcpm2.streaming_decoder import StreamingDecoder
 from triton_speech.families.voxcpm2.talker import Sampling, SlotTalker
 from triton_speech.families.voxcpm2.tiny import write_tiny_checkpoint
 
@@ -58,33 +57,6 @@ def test_gpu_equals_cpu_when_fed_the_same(checkpoint, deterministic):
     on_cpu = speak(checkpoint, "cpu", feed, deterministic=deterministic)
     on_gpu = speak(checkpoint, "cuda", feed, deterministic=deterministic)
     assert (on_cpu - on_gpu).abs().max() < 1e-3
-
-
-def test_codec_on_gpu_equals_cpu(checkpoint):
-    torch.backends.cudnn.allow_tf32 = False
-    latents = torch.randn(2, 8, 12, generator=torch.Generator().manual_seed(1))
-    heard = []
-    for device in ("cpu", "cuda"):
-        decoder = StreamingDecoder(load_audio_vae(checkpoint, device=device))
-        state = decoder.new_state(3)
-        slots = torch.tensor([1, 2], device=device)
-        parts = [decoder.decode(part.to(device), state, slots).cpu() for part in latents.split(4, dim=2)]
-        heard.append(torch.cat(parts, dim=1))
-    assert (heard[0] - heard[1]).abs().max() < 1e-4
-
-
-def test_the_codecs_graph_is_its_plain_step_bit_for_bit(checkpoint):
-    vae = load_audio_vae(checkpoint, device="cuda")
-    latents = torch.randn(2, 8, 12, generator=torch.Generator().manual_seed(1)).cuda()
-    slots = torch.tensor([1, 2], device="cuda")
-    heard = []
-    for graph in (True, False):
-        decoder = StreamingDecoder(vae, unit=2)
-        if not graph:
-            decoder._unit_step = decoder.step
-        state = decoder.new_state(3)
-        heard.append([decoder.decode(part, state, slots) for part in latents.split([2, 6, 4], dim=2)])
-    assert all(torch.equal(one, other) for one, other in zip(*heard, strict=True))
 
 
 def test_full_size_runs_in_bfloat16():

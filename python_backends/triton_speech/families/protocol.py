@@ -9,6 +9,9 @@ from torch import Tensor
 
 from .facts import KVShape
 
+SCRATCH_SLOT = 0
+"""Of a codec: no stream's, for rows that only pad a batch."""
+
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
 
@@ -43,3 +46,24 @@ class TalkerModel(Protocol):
     ) -> tuple[Tensor, Tensor]: ...
 
     def read_patches(self, rows: list[tuple[int, int]]) -> Tensor: ...
+
+
+class Decoding(Protocol):
+    """A batch that is being decoded."""
+
+    def result(self) -> Tensor:
+        """Waits for the samples (B, N) fp32, on the CPU; they are the caller's and never written to again."""
+
+
+class Codec(Protocol):
+    """Latent patches to audio, with state slots; used by one thread at a time."""
+
+    patch_shape: tuple[int, int]
+    sample_rate: int
+    samples_per_patch: int
+
+    def reset(self, slot: int) -> None:
+        """A new stream begins in ``slot``; what is running for the old one is not disturbed."""
+
+    def launch(self, patches: Tensor, slots: Sequence[int]) -> Decoding:
+        """Begins to decode the next patches (B, T, P, D) fp32 of the streams in ``slots`` (B distinct)."""

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-import time
+import logging
+import queue
+import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
 from ..audio.pcm import to_pcm16
 from ..errors import SpeechError, invalid
+from ..families.protocol import SCRATCH_SLOT
 from ..families.registry import find_checkpoint, load_family
 from ..parameters import DeviceParameters
+from ..streaming.batcher import PIECES
 from ..streaming.slots import SlotTable
+from ..streaming.window import CoalescingWindow, WaitPolicy
+from .codec_worker import Chunk, CodecWorker, Release, Samples
 from .device import choose_device
 from .triton import (
     Array,
     checkpoints_folder,
+    finish,
     read_inputs,
     read_number,
     read_text,
@@ -29,7 +37,7 @@ from .triton import (
     text_array,
 )
 
-SCRATCH_SLOT = 0
+log = logging.getLogger(__name__)
 
 
 class CodecParameters(DeviceParameters):
@@ -37,56 +45,115 @@ class CodecParameters(DeviceParameters):
     idle_seconds: float = Field(default=60.0, gt=0)
     """A stream silent for longer may lose its slot to a new one."""
     max_chunk_frames: int = Field(default=128, ge=1)
+    deterministic: bool = False
+    """Each patch alone: no bit of a stream's samples depends on its company, nor on how it was cut into chunks."""
+    max_batch: int = Field(default=64, ge=1)
+    """Patches in one batch, and so the most streams in one."""
+    min_batch: int = Field(default=1, ge=1)
+    """Streams that are worth no further wait."""
+    max_wait_ms: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """How long a batch of fewer may wait, from its first chunk's arrival."""
+    wait_policy: WaitPolicy = "fixed"
+    batches_in_flight: int = Field(default=1, ge=1, le=2)
+    """Batches on the device at once: 2 for throughput, 1 for the earliest first chunk."""
+    graphs: bool = True
+    """On a GPU: decode through captured CUDA graphs."""
+    matmul: Literal["fp32", "tf32"] = "fp32"
+    """On a GPU: how fp32 matrices are multiplied; tf32 keeps 10 bits of the factors' fractions."""
+
+    @field_validator("min_batch")
+    @classmethod
+    def _reachable(cls, min_batch: int, info: ValidationInfo) -> int:
+        if info.data.get("deterministic") and min_batch > 1:
+            raise ValueError("must be 1 where deterministic is true")
+        max_batch = info.data.get("max_batch", min_batch)
+        if min_batch > max_batch:
+            raise ValueError(f"must be 1 to max_batch ({max_batch})")
+        return min_batch
+
+    @property
+    def window(self) -> CoalescingWindow:
+        max_batch = 1 if self.deterministic else self.max_batch
+        return CoalescingWindow(max_batch, self.min_batch, self.max_wait_ms, self.wait_policy)
+
+    def set_matmul_precision(self, device: str) -> None:
+        """For this process, which is the stage's own.
+
+        Raises:
+            ValueError: tf32 is asked for where there is no GPU.
+        """
+        if self.matmul == "tf32" and not device.startswith("cuda"):
+            raise ValueError("parameter matmul is 'tf32', which needs a GPU; on the CPU it must be 'fp32'")
+        torch.set_float32_matmul_precision("high" if self.matmul == "tf32" else "highest")
 
 
 @dataclass(frozen=True)
-class _Chunk:
-    stream: str
-    index: int
-    patches: Array
-    """(T, P, D) fp32."""
-    skipped: int
-    """Leading patches that only prime the decoder."""
-    finish: str
+class _Reply:
+    """Where a request's answer goes. ``chunk`` (its index) and ``finish`` are what it repeats."""
+
+    sender: Any
+    request_id: str
+    requested: frozenset[str]
+    chunk: int = 0
+    finish: str = ""
 
 
 class CodecStage:
-    """Binds a family's codec to Triton. One response for each chunk, not decoupled."""
+    """Binds a family's codec to Triton. One response for each chunk, not decoupled.
+
+    Triton hands over one request at a time, so ``execute`` only queues and returns: the next one can come. The
+    worker's thread decodes what has gathered, and a thread of its own answers, while the worker decodes on.
+    """
 
     family: ClassVar[str]
 
     def initialize(self, args: Mapping[str, str]) -> None:
         start_stage(args)
         family = load_family(self.family)
-        self._parameters = CodecParameters.from_triton(args["model_config"])
-        folder = find_checkpoint(checkpoints_folder(args), self._parameters.checkpoint, family.ARCHITECTURE)
-        capacity = self._parameters.max_streams
-        self._codec = family.load_codec(folder, slots=capacity + 1, device=choose_device(self._parameters, args))
-        self._slots = SlotTable(capacity, self._parameters.idle_seconds, first=SCRATCH_SLOT + 1)
+        self._parameters = parameters = CodecParameters.from_triton(args["model_config"])
+        folder = find_checkpoint(checkpoints_folder(args), parameters.checkpoint, family.ARCHITECTURE)
+        device = choose_device(parameters, args)
+        parameters.set_matmul_precision(device)
+        window = parameters.window
+        self._codec = family.load_codec(
+            folder,
+            slots=parameters.max_streams + 1,
+            device=device,
+            max_batch=window.max_batch,
+            pieces=PIECES,
+            graphs=parameters.graphs,
+        )
         # The first decode pays for torch's start; no caller should.
-        self._codec.decode(torch.zeros(1, 1, *self._codec.patch_shape), [SCRATCH_SLOT])
+        self._codec.launch(torch.zeros(1, 1, *self._codec.patch_shape), [SCRATCH_SLOT]).result()
+        slots = SlotTable(parameters.max_streams, parameters.idle_seconds, first=SCRATCH_SLOT + 1)
+        self._answers: queue.SimpleQueue[tuple[_Reply, Samples | SpeechError | None] | None] = queue.SimpleQueue()
+        self._worker = CodecWorker(self._codec, slots, window, batches_in_flight=parameters.batches_in_flight)
+        self._responder = threading.Thread(target=self._send_answers, name="codec-responder", daemon=True)
+        self._responder.start()
 
-    def execute(self, requests: list[Any]) -> list[Any]:
-        return [self._answer(request) for request in requests]
+    def execute(self, requests: list[Any]) -> None:
+        for request in requests:
+            reply = _Reply(
+                request.get_response_sender(), request.request_id(), frozenset(request.requested_output_names())
+            )
+            try:
+                inputs = read_inputs(request)
+                self._worker.submit(self._control(inputs, reply) if "CONTROL" in inputs else self._read(inputs, reply))
+            except Exception as error:
+                finish(reply.sender, respond_error(error, reply.request_id))
 
-    def _answer(self, request: Any) -> Any:
-        try:
-            inputs = read_inputs(request)
-            if "CONTROL" in inputs:
-                return self._control(inputs)
-            requested = request.requested_output_names()
-            return respond(self._decode(self._read(inputs), "PCM16" in requested), requested)
-        except Exception as error:
-            return respond_error(error, request.request_id())
+    def finalize(self) -> None:
+        self._worker.close()
+        self._answers.put(None)
+        self._responder.join(10)
 
-    def _control(self, inputs: Mapping[str, Array]) -> Any:
+    def _control(self, inputs: Mapping[str, Array], reply: _Reply) -> Release:
         command = read_text(inputs, "CONTROL")
         if command != "release":
             raise invalid("CONTROL", f"{command!r} is not allowed, only 'release' is")
-        self._slots.release(read_text(inputs, "STREAM_ID"))
-        return respond({}, ())
+        return Release(read_text(inputs, "STREAM_ID"), partial(self._answer, reply, None))
 
-    def _read(self, inputs: Mapping[str, Array]) -> _Chunk:
+    def _read(self, inputs: Mapping[str, Array], reply: _Reply) -> Chunk:
         patches = inputs.get("LATENTS")
         patch, dims = self._codec.patch_shape
         if patches is None or patches.shape[1:] != (patch, dims):
@@ -97,54 +164,38 @@ class CodecStage:
         skipped = int(read_number(inputs, "SKIP_FRAMES"))
         if not 0 <= skipped <= len(patches):
             raise invalid("SKIP_FRAMES", f"is {skipped}, must be 0 to {len(patches)}")
-        return _Chunk(
+        reply = replace(reply, chunk=int(read_number(inputs, "CHUNK_INDEX")), finish=read_text(inputs, "FINISH_REASON"))
+        return Chunk(
             stream=read_text(inputs, "STREAM_ID"),
-            index=int(read_number(inputs, "CHUNK_INDEX")),
-            patches=patches,
+            index=reply.chunk,
+            patches=torch.tensor(patches),
             skipped=skipped,
-            finish=read_text(inputs, "FINISH_REASON"),
+            finish=reply.finish,
+            answer=partial(self._answer, reply),
         )
 
-    def _decode(self, chunk: _Chunk, wants_pcm16: bool) -> dict[str, Array]:
-        slot = self._slot(chunk)
-        try:
-            samples = self._samples(chunk, slot)
-        except Exception:
-            self._slots.release(chunk.stream)
-            raise
-        if chunk.finish:
-            self._slots.release(chunk.stream)
+    def _answer(self, reply: _Reply, result: Samples | SpeechError | None) -> None:
+        self._answers.put((reply, result))
+
+    def _send_answers(self) -> None:
+        while (answer := self._answers.get()) is not None:
+            reply, result = answer
+            try:
+                finish(reply.sender, self._response(reply, result))
+            except Exception:
+                log.exception("request %s could not be answered", reply.request_id)
+
+    def _response(self, reply: _Reply, result: Samples | SpeechError | None) -> Any:
+        if isinstance(result, SpeechError):
+            return respond_error(result, reply.request_id)
+        if result is None:
+            return respond({}, ())
         outputs: dict[str, Array] = {
-            "AUDIO": samples,
+            "AUDIO": result,
             "SAMPLE_RATE": np.array([self._codec.sample_rate], dtype=np.int32),
-            "CHUNK_INDEX": np.array([chunk.index], dtype=np.int32),
-            "FINISH_REASON": text_array(chunk.finish),
+            "CHUNK_INDEX": np.array([reply.chunk], dtype=np.int32),
+            "FINISH_REASON": text_array(reply.finish),
         }
-        if wants_pcm16:
-            outputs["PCM16"] = to_pcm16(samples)
-        return outputs
-
-    def _samples(self, chunk: _Chunk, slot: int) -> Array:
-        """Samples (N,) fp32 of a chunk; none for one that only tells the end."""
-        count = len(chunk.patches)
-        if not count:
-            return np.zeros(0, dtype=np.float32)
-        if not np.isfinite(chunk.patches).all():
-            raise SpeechError("INTERNAL", "the talker made NaN or infinite latents; the stream was ended")
-        samples = self._codec.decode(torch.tensor(chunk.patches).unsqueeze(0), [slot])[0].numpy()
-        return samples[chunk.skipped * (len(samples) // count) :]
-
-    def _slot(self, chunk: _Chunk) -> int:
-        now = time.monotonic()
-        lease = self._slots.find(chunk.stream)
-        if lease is None:
-            if chunk.index != 0:
-                raise invalid("STREAM_ID", "is not known to the codec, or its stream was silent for too long")
-            lease = self._slots.lease(chunk.stream, now)
-            self._codec.reset(lease.slot)
-        if chunk.index != lease.next_chunk:
-            self._slots.release(chunk.stream)
-            raise invalid("CHUNK_INDEX", f"is {chunk.index}, chunk {lease.next_chunk} was due")
-        lease.next_chunk += 1
-        lease.last_used = now
-        return lease.slot
+        if "PCM16" in reply.requested:
+            outputs["PCM16"] = to_pcm16(result)
+        return respond(outputs, reply.requested)

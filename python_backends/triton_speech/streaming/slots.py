@@ -12,14 +12,16 @@ class Lease:
     slot: int
     next_chunk: int
     last_used: float
+    waiting: int = 0
+    """Chunks taken in and not answered yet."""
 
 
 class SlotTable:
-    """Leases slots ``first`` to ``first + capacity - 1``. Not thread-safe: its stage is its only user.
+    """Leases slots ``first`` to ``first + capacity - 1``. Not thread-safe: one thread is its only user.
 
     Args:
         capacity: streams at once.
-        idle_seconds: a stream silent for longer may be turned out when no slot is free.
+        idle_seconds: a stream silent for longer, and with no chunk waiting, may be turned out when no slot is free.
         first: lowest slot; slots below it are the owner's (scratch).
     """
 
@@ -31,6 +33,9 @@ class SlotTable:
 
     def __len__(self) -> int:
         return len(self._leases)
+
+    def streams(self) -> list[str]:
+        return list(self._leases)
 
     def find(self, stream: str) -> Lease | None:
         return self._leases.get(stream)
@@ -55,5 +60,6 @@ class SlotTable:
             self._free.append(lease.slot)
 
     def _expire(self, now: float) -> None:
-        for stream in [s for s, lease in self._leases.items() if now - lease.last_used > self.idle_seconds]:
+        silent = now - self.idle_seconds
+        for stream in [s for s, lease in self._leases.items() if lease.last_used < silent and not lease.waiting]:
             self.release(stream)

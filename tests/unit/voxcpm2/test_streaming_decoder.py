@@ -125,30 +125,10 @@ def test_chunks_shorter_than_what_a_convolution_remembers() -> None:
     assert (chunks - vae.decode(latents)).abs().max() < TOLERANCE
 
 
-@pytest.mark.parametrize("name", ["like the quickstart voice", "full convolutions", "appended rate"])
-def test_with_a_unit_any_chunking_gives_the_same_bits(name: str) -> None:
-    vae = random_vae(**CONFIGS[name])
-    decoder, rng = StreamingDecoder(vae, unit=2), random.Random(1)
-    latents = torch.randn(1, LATENT_DIM, 24)
-    whole = stream(decoder, latents, [24])
-    assert (whole - vae.decode(latents)).abs().max() < TOLERANCE
-    for _ in range(5):
-        assert torch.equal(stream(decoder, latents, [2 * n for n in cut(12, rng, 5)]), whole)
-
-
-def test_with_a_unit_company_in_the_batch_changes_no_bit() -> None:
-    decoder = StreamingDecoder(random_vae(), unit=2)
-    latents = torch.randn(5, LATENT_DIM, 8)
-    together = stream(decoder, latents, [2, 4, 2])
-    for i in range(5):
-        assert torch.equal(stream(decoder, latents[i : i + 1], [8])[0], together[i])
-
-
-@pytest.mark.parametrize("unit", [None, 2])
-def test_interleaved_streams_sound_as_each_would_alone(unit: int | None) -> None:
+def test_interleaved_streams_sound_as_each_would_alone() -> None:
     """Streams begin, pause and end at random; a slot is used again by the next stream."""
     vae, rng = random_vae(**CONFIGS["like the quickstart voice"]), random.Random(2)
-    decoder = StreamingDecoder(vae, unit)
+    decoder = StreamingDecoder(vae)
     waiting = [torch.randn(LATENT_DIM, 2 * rng.randint(1, 8)) for _ in range(12)]
     expected = [vae.decode(latents.unsqueeze(0))[0] for latents in waiting]
     state, free = decoder.new_state(4), [1, 2, 3]
@@ -213,13 +193,9 @@ def test_a_float16_autoencoder_is_refused() -> None:
 
 def test_what_does_not_fit_is_named() -> None:
     vae = random_vae()
-    decoder = StreamingDecoder(vae, unit=2)
+    decoder = StreamingDecoder(vae)
     state, one = decoder.new_state(2), torch.tensor([1])
     with pytest.raises(ValueError, match=r"latents has shape \(1, 3, 2\), expected \(B, 8, T\)"):
         decoder.decode(torch.zeros(1, 3, 2), state, one)
     with pytest.raises(ValueError, match=r"slots has shape \(1,\), latents has 2 rows"):
         decoder.decode(torch.zeros(2, LATENT_DIM, 2), state, one)
-    with pytest.raises(ValueError, match=r"latents has 3 frames, expected a multiple of the unit \(2\)"):
-        decoder.decode(torch.zeros(1, LATENT_DIM, 3), state, one)
-    with pytest.raises(ValueError, match="unit is 0, expected at least 1 frame"):
-        StreamingDecoder(vae, unit=0)

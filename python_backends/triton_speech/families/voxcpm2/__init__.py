@@ -64,11 +64,11 @@ def load_talker(folder: Path, *, slots: int, device: str, dtype: str | None, len
     return SlotTalker(model, slots)
 
 
-def load_codec(folder: Path, *, slots: int, device: str = "cpu") -> VoxCPM2Codec:
-    """Latent patches in, audio out, stream by stream."""
+def load_codec(folder: Path, *, slots: int, device: str = "cpu", **batches: Any) -> VoxCPM2Codec:
+    """Latent patches in, audio out, for many streams at once."""
     from .codec import VoxCPM2Codec
 
-    return VoxCPM2Codec.from_checkpoint(folder, slots=slots, device=device)
+    return VoxCPM2Codec.from_checkpoint(folder, slots=slots, device=device, **batches)
 
 
 def make_prompt(tokens: list[int], reference: Tensor | None, prompt: Tensor | None) -> Prompt:

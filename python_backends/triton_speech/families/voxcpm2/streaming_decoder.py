@@ -14,7 +14,6 @@ from torch import Tensor
 
 from . import codec_ops
 from .audio_vae import AudioVAE, check_latents
-from .captured_step import CapturedStep, Step
 from .fused_plan import FusedPlan
 from .streaming_plan import Plan
 
@@ -33,26 +32,22 @@ class DecoderState:
 class StreamingDecoder:
     """Decodes latents chunk by chunk; the chunks together are what `AudioVAE.decode` gives at once.
 
+    How a stream is cut, and who else is in the batch, changes the last bits of its samples (below 1e-6), since sums
+    of different shapes are ordered differently. Calls of one shape throughout give the same bits.
+
     Build it when `vae` is loaded and in its place: it holds weights arranged anew, in part copies.
 
     Args:
         vae: float32 (or float64), on the device where decoding shall happen.
-        unit: None decodes a call in one go; how a stream is cut then changes the last bits of its samples
-            (below 1e-6), since sums of different shapes are ordered differently. A number of frames decodes
-            each row alone and in pieces of `unit` frames: samples are the same bit for bit, however the
-            stream is cut and whoever else is in the batch.
 
     Raises:
-        ValueError: `vae` is in half precision, or `unit` is less than 1.
+        ValueError: `vae` is in half precision.
     """
 
-    def __init__(self, vae: AudioVAE, unit: int | None = None) -> None:
+    def __init__(self, vae: AudioVAE) -> None:
         weight = next(vae.decoder.parameters())
         if weight.dtype not in (torch.float32, torch.float64):
             raise ValueError(f"vae is {weight.dtype}, streaming needs torch.float32 or torch.float64")
-        if unit is not None and unit < 1:
-            raise ValueError(f"unit is {unit}, expected at least 1 frame")
-        self.unit = unit
         self.latent_dim = vae.config.latent_dim
         self.hop = vae.decoder_hop
         self.device, self.dtype = weight.device, weight.dtype
@@ -62,11 +57,6 @@ class StreamingDecoder:
             plan.add_decoder(vae)
         self._layers = plan.layers
         self.floats_per_slot = plan.floats
-        self._unit_step: Step = self.step
-        if unit is not None and self.device.type == "cuda":
-            latents = torch.zeros(1, self.latent_dim, unit, dtype=self.dtype, device=self.device)
-            with torch.no_grad():
-                self._unit_step = CapturedStep(self.step, latents, self.new_state(1).rows)
 
     def new_state(self, slots: int) -> DecoderState:
         """State for `slots` streams at once, all about to begin."""
@@ -82,7 +72,7 @@ class StreamingDecoder:
         """The next T frames of B streams: latents (B, D, T) -> audio (B, T * hop) in [-1, 1].
 
         Args:
-            latents: dtype of `vae`; T >= 1, a multiple of `unit` if there is one.
+            latents: dtype of `vae`; T >= 1.
             state: changed in the rows of `slots` and nowhere else.
             slots: (B,) int64, where each stream's state lies. Rows that only pad a batch may share a slot
                 that no stream uses.
@@ -94,7 +84,7 @@ class StreamingDecoder:
         if slots.shape != latents.shape[:1]:
             raise ValueError(f"slots has shape {tuple(slots.shape)}, latents has {latents.shape[0]} rows")
         rows = state.rows[slots]
-        audio = self.step(latents, rows) if self.unit is None else self._in_units(latents, rows, self.unit)
+        audio = self.step(latents, rows)
         state.rows.index_copy_(0, slots, rows)
         return audio
 
@@ -105,14 +95,3 @@ class StreamingDecoder:
         for layer in self._layers:
             x = layer(x, old, rows)
         return x.squeeze(-1)
-
-    def _in_units(self, latents: Tensor, rows: Tensor, unit: int) -> Tensor:
-        batch, _, frames = latents.shape
-        if frames % unit:
-            raise ValueError(f"latents has {frames} frames, expected a multiple of the unit ({unit})")
-        audio = latents.new_empty(batch, frames * self.hop)
-        for i in range(batch):
-            for start in range(0, frames, unit):
-                piece = self._unit_step(latents[i : i + 1, :, start : start + unit], rows[i : i + 1])
-                audio[i, start * self.hop : (start + unit) * self.hop] = piece[0]
-        return audio
