@@ -127,6 +127,10 @@ class CodecWorker:
         while self._running:
             self._retire()
         self._end_all(STOPPING)
+        while not self._inbox.empty():
+            message = self._inbox.get()
+            if isinstance(message, Chunk):
+                message.answer(STOPPING)
 
     def _turn(self) -> Decision:
         decision = self._batcher.decide(time.monotonic(), live=len(self._slots), running=len(self._running))
