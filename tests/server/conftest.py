@@ -63,17 +63,14 @@ class Caller:
 
     def open(self, model: str, inputs: Inputs, outputs: Sequence[str] = OUTPUTS, request_id: str = "") -> Any:
         """The running call: iterate over it for the protocol's messages, ``cancel()`` it to leave."""
-        request = service_pb2.ModelInferRequest(model_name=model, id=request_id)
-        for name, value in inputs.items():
-            array = value if isinstance(value, np.ndarray) else bytes_array(value)
-            dtype = np_to_triton_dtype(array.dtype)
-            request.inputs.add(name=name, datatype=dtype, shape=array.shape)
-            content = b"".join(serialize_byte_tensor(array).flat) if dtype == "BYTES" else array.tobytes()
-            request.raw_input_contents.append(content)
-        for name in outputs:
-            request.outputs.add(name=name)
-        request.parameters["triton_enable_empty_final_response"].bool_param = True
-        return self._stub.ModelStreamInfer(iter((request,)), timeout=STREAM_SECONDS)
+        return self.open_many(model, [inputs], outputs, request_id)
+
+    def open_many(
+        self, model: str, every: Sequence[Inputs], outputs: Sequence[str] = OUTPUTS, request_id: str = ""
+    ) -> Any:
+        """The same for requests that follow each other without waiting for an answer."""
+        requests = [_request(model, inputs, outputs, request_id) for inputs in every]
+        return self._stub.ModelStreamInfer(iter(requests), timeout=STREAM_SECONDS)
 
     def ask(self, model: str, inputs: Inputs, outputs: Sequence[str] = OUTPUTS, request_id: str = "") -> Answer:
         started = time.perf_counter()
@@ -90,6 +87,20 @@ class Caller:
         """The answers to requests that run at once."""
         with ThreadPoolExecutor(len(every)) as threads:
             return list(threads.map(lambda inputs: self.ask(model, inputs), every))
+
+
+def _request(model: str, inputs: Inputs, outputs: Sequence[str], request_id: str) -> Any:
+    request = service_pb2.ModelInferRequest(model_name=model, id=request_id)
+    for name, value in inputs.items():
+        array = value if isinstance(value, np.ndarray) else bytes_array(value)
+        dtype = np_to_triton_dtype(array.dtype)
+        request.inputs.add(name=name, datatype=dtype, shape=array.shape)
+        content = b"".join(serialize_byte_tensor(array).flat) if dtype == "BYTES" else array.tobytes()
+        request.raw_input_contents.append(content)
+    for name in outputs:
+        request.outputs.add(name=name)
+    request.parameters["triton_enable_empty_final_response"].bool_param = True
+    return request
 
 
 def bytes_array(value: str | bytes) -> Any:
@@ -127,14 +138,17 @@ def caller(speech_server: Any, calling: Callable[[str], AbstractContextManager[C
 
 @pytest.fixture(scope="session")
 def serving(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., AbstractContextManager[TritonServer]]:
-    """Starts a server whose stages have other parameters than the project's files give them."""
+    """Starts a server whose stages have other parameters than the project's files give them.
+
+    It serves the checkpoint in ``folder``, or else a tiny one.
+    """
     from triton_speech.families.voxcpm2.tiny import write_tiny_checkpoint
 
     @contextmanager
-    def serve(parameters: Parameters, **checkpoint: Any) -> Iterator[TritonServer]:
+    def serve(parameters: Parameters, folder: Path | None = None, **checkpoint: Any) -> Iterator[TritonServer]:
         models = tmp_path_factory.mktemp("models")
         change_models(find_models(ROOT), models, parameters)
-        folder = write_tiny_checkpoint(models / "checkpoints" / "voxcpm2_tiny", **checkpoint)
+        folder = folder or write_tiny_checkpoint(models / "checkpoints" / "voxcpm2_tiny", **checkpoint)
         settings = ServerSettings(models=models, checkpoints=folder, ports=Ports(0, 0, 0), drain_seconds=2)
         with TritonServer(settings) as server:
             server.wait_ready(READY_SECONDS)
