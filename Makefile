@@ -43,6 +43,7 @@ test-gpu:
 
 bench-gpu:
 	$(PYTHON) tests/perf/bench_talker.py $(CHECKPOINT)
+	$(PYTHON) tests/perf/bench_codec.py $(CHECKPOINT)
 
 perf: $(READY)
 	$(BIN)/python tests/perf/bench_pipeline.py

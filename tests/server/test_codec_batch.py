@@ -161,6 +161,16 @@ def test_released_streams_are_never_heard_again(codec: CodecServer) -> None:
     assert "STREAM_ID: is not known" in refusal(codec, chunk(names[0], 1, draw(1, 0)))
 
 
+def test_a_release_answers_what_is_still_being_decoded(codec: CodecServer) -> None:
+    stream = uuid.uuid4().hex
+    gone = {"CONTROL": "release", "STREAM_ID": stream}
+    messages = list(codec.caller.open_many(CODEC, [chunk(stream, 0, draw(128, 0)), gone], OUTPUTS))
+    texts = [message.error_message for message in messages if message.error_message]
+    assert texts == ["the stream was released before this chunk was decoded"]
+    assert not any(message.infer_response.outputs for message in messages)
+    assert len(say(codec, chunk(stream, 0, draw(1, 0), "stop"))) == SAMPLES
+
+
 def test_streams_that_go_wrong_leave_the_others_alone(codec: CodecServer) -> None:
     """S8: each hears of its own fault, in clean words."""
     streams = [draw(10, 300 + seed) for seed in range(12)]

@@ -64,3 +64,14 @@ def test_a_silent_stream_loses_its_slot_only_when_another_needs_it() -> None:
     assert table.lease("c", now=100).slot == silent.slot
     assert table.find("a") is None
     assert table.find("b") is not None
+
+
+def test_a_stream_whose_chunk_waits_is_not_silent() -> None:
+    """It is the codec that keeps it waiting."""
+    table = SlotTable(1, idle_seconds=10)
+    lease = table.lease("a", now=0)
+    lease.waiting = 1
+    with pytest.raises(SpeechError, match="is full"):
+        table.lease("b", now=100)
+    lease.waiting = 0
+    assert table.lease("b", now=100).slot == lease.slot
