@@ -223,3 +223,26 @@ def test_no_place_is_lost_and_nothing_went_wrong_unseen(codec: CodecServer) -> N
     log = codec.log_text()
     assert "Traceback" not in log
     assert "Signal (" not in log
+
+
+def test_chunks_that_wait_for_company_are_all_inside_the_codec(
+    serving: Callable[..., AbstractContextManager[Any]], calling: Callable[[str], AbstractContextManager[Any]]
+) -> None:
+    """Triton hands over one request at a time; an unanswered one must not keep the next one out."""
+    names = [uuid.uuid4().hex for _ in range(8)]
+    patience = {"deterministic": "false", "min_batch": len(names), "max_wait_ms": 600_000}
+    with (
+        serving({CODEC: patience}) as server,
+        calling(server.grpc_url) as caller,
+        ThreadPoolExecutor(len(names)) as threads,
+    ):
+        codec = CodecServer(caller, 0.0, server.log_text)
+
+        def send(name: str, index: int) -> Any:
+            return threads.submit(say, codec, chunk(name, index, np.zeros((1, 2, 8), np.float32)))
+
+        # The first seven go at once, for there are not eight to wait for. The eighth waits for the seven.
+        for name in names[:-1]:
+            send(name, 0).result()
+        waiting = [send(names[-1], 0), *(send(name, 1) for name in names[:-1])]
+        assert [len(one.result()) for one in waiting] == [3840] * len(names)

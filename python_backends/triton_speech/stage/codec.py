@@ -132,7 +132,11 @@ class CodecStage:
         while (answer := self._answers.get()) is not None:
             reply, result = answer
             try:
-                finish(reply.sender, self._response(reply, result))
+                response = self._response(reply, result)
+            except Exception as error:
+                response = respond_error(error, reply.request_id)
+            try:
+                finish(reply.sender, response)
             except Exception:
                 log.exception("request %s could not be answered", reply.request_id)
 
