@@ -11,6 +11,7 @@ import torch
 from triton_speech.families.voxcpm2.captured_step import graph_shapes
 from triton_speech.families.voxcpm2.checkpoint import load_audio_vae
 from triton_speech.families.voxcpm2.codec import VoxCPM2Codec
+from triton_speech.families.voxcpm2.codec_buffers import Packing
 
 TOLERANCE = 1e-6
 PATCH, DIM = 2, 32
@@ -101,3 +102,15 @@ def test_every_batch_that_may_come_has_a_graphs_shape(max_batch: int, pieces: tu
             assert padded < 1.5 * batch + 1
             needed.add((padded, piece))
     assert needed == set(shapes), "no graph is captured for nothing"
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3, 8])
+def test_slots_and_patches_share_a_buffer_and_nothing_else(batch: int) -> None:
+    packing = Packing((PATCH, DIM))
+    buffer = torch.zeros(packing.bytes(batch, 4), dtype=torch.uint8)
+    packed = packing.open(buffer, batch, 4)
+    packed.slots.copy_(torch.arange(batch))
+    packed.patches.fill_(1.0)
+    assert packed.slots.tolist() == list(range(batch))
+    assert packed.patches.shape == (batch, 4, PATCH, DIM)
+    assert (packed.patches.data_ptr() - buffer.data_ptr()) % 16 == 0
