@@ -1,1 +1,1 @@
-"""Binds stages to Triton's Python backend. Imported inside the server's stubs only."""
+"""Binds stages to Triton's Python backend. What imports ``.triton`` runs inside the server's stubs only."""
