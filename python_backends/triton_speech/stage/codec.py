@@ -21,7 +21,7 @@ from ..streaming.batcher import PIECES
 from ..streaming.slots import SlotTable
 from .codec_parameters import CodecParameters
 from .codec_worker import Chunk, CodecWorker, Release, Samples
-from .device import choose_device
+from .device import choose_device, use_device
 from .triton import (
     Array,
     checkpoints_folder,
@@ -78,7 +78,13 @@ class CodecStage:
         self._codec.launch(torch.zeros(1, 1, *self._codec.patch_shape), [SCRATCH_SLOT]).result()
         slots = SlotTable(parameters.max_streams, parameters.idle_seconds, first=SCRATCH_SLOT + 1)
         self._answers: queue.SimpleQueue[tuple[_Reply, Samples | SpeechError | None] | None] = queue.SimpleQueue()
-        self._worker = CodecWorker(self._codec, slots, window, batches_in_flight=parameters.batches_in_flight)
+        self._worker = CodecWorker(
+            self._codec,
+            slots,
+            window,
+            batches_in_flight=parameters.batches_in_flight,
+            prepare=lambda: use_device(device),
+        )
         self._responder = threading.Thread(target=self._send_answers, name="codec-responder", daemon=True)
         self._responder.start()
 

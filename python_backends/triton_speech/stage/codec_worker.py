@@ -87,6 +87,7 @@ class CodecWorker:
         pieces: patches of each stream that one batch may take.
         batches_in_flight: batches on the device at once. With 2 the device does not wait for this thread, and a stream
             that begins waits for one batch more.
+        prepare: called on the thread before anything else.
     """
 
     def __init__(
@@ -97,8 +98,10 @@ class CodecWorker:
         *,
         pieces: Sequence[int] = PIECES,
         batches_in_flight: int = 1,
+        prepare: Callable[[], None] = lambda: None,
     ) -> None:
         self._codec = codec
+        self._prepare = prepare
         self._slots = slots
         self._batcher: Batcher[_Work] = Batcher(window, pieces)
         self._batches_in_flight = batches_in_flight
@@ -117,6 +120,7 @@ class CodecWorker:
         self._thread.join(timeout)
 
     def _run(self) -> None:
+        self._prepare()
         decision = Decision(Act.WAIT)
         while self._receive(decision):
             try:
