@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,11 +12,9 @@ from numpy.typing import NDArray
 
 from .errors import invalid
 from .streaming.schedule import ChunkSchedule
+from .voices.name import MAX_NAME_CHARS, check_name
 
 Array = NDArray[np.generic]
-
-MAX_VOICE_CHARS = 64
-_VOICE = re.compile("[A-Za-z0-9_-]+")
 
 
 @dataclass(frozen=True)
@@ -139,10 +136,8 @@ def _text(name: str, inputs: Mapping[str, Array], max_chars: int) -> str | None:
 
 
 def _voice(name: str, inputs: Mapping[str, Array]) -> str | None:
-    voice = _text(name, inputs, MAX_VOICE_CHARS)
-    if voice is not None and not _VOICE.fullmatch(voice):
-        raise invalid(name, f"{voice!r} is not a voice's name: letters A to Z, digits, '-' and '_' are allowed")
-    return voice
+    voice = _text(name, inputs, MAX_NAME_CHARS)
+    return None if voice is None else check_name(name, voice)
 
 
 def read_schedule(name: str, inputs: Mapping[str, Array]) -> ChunkSchedule | None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,15 +29,19 @@ def content_key(samples: npt.NDArray[np.float32], salt: str) -> bytes:
 
 @dataclass(frozen=True)
 class CacheStats:
+    """Each call is one hit (it was there), one miss (it was computed for this call) or one wait (for another call's
+    computation); a call that waited on a failure and then computed for itself is both a wait and a miss."""
+
     hits: int
     misses: int
+    waits: int
     evictions: int
     entries: int
     bytes: int
 
 
 class AudioCache:
-    """Least recently used arrays, bounded in entries and in bytes. Thread-safe.
+    """Least recently used arrays, bounded in entries and in bytes. Belongs to one event loop.
 
     Callers get copies, so nothing they do reaches another caller. A value larger than ``max_bytes`` is returned
     but not kept.
@@ -55,47 +59,44 @@ class AudioCache:
         self.max_bytes = max_bytes
         self._entries: OrderedDict[bytes, Array] = OrderedDict()
         self._bytes = 0
-        self._hits = self._misses = self._evictions = 0
-        self._lock = threading.Lock()
-        self._flights: dict[bytes, _Flight] = {}
+        self._hits = self._misses = self._waits = self._evictions = 0
+        self._flights: dict[bytes, asyncio.Task[Array]] = {}
 
-    def get_or_compute(self, key: bytes, compute: Callable[[], Array]) -> Array:
-        """The value of ``key``, computed in the calling thread unless another one is at it already.
+    async def get(self, key: bytes, compute: Callable[[], Awaitable[Array]]) -> Array:
+        """The value of ``key``, from ``compute`` unless it is there or another call is at it already.
 
-        Those who wait share the result. An error of ``compute`` is raised to the caller whose ``compute`` it was
-        and stored nowhere; those who waited on it go on with their own.
+        Those who wait share the result, and no caller's cancel ends the computation. An error of ``compute`` is
+        raised to the caller whose ``compute`` it was and kept nowhere; those who waited on it go on with their own.
         """
         while True:
-            with self._lock:
-                if key in self._entries:
-                    self._hits += 1
-                    self._entries.move_to_end(key)
-                    return self._entries[key].copy()
-                flight = self._flights.get(key)
-                if flight is None:
-                    own = self._flights[key] = _Flight()
-                    self._misses += 1
-                    break
-            flight.done.wait()
-            if flight.value is not None:
-                with self._lock:
-                    self._hits += 1
-                return flight.value.copy()
-        try:
-            # A private copy: the array that compute returned may be written to later.
-            own.value = np.array(compute())
-        finally:
-            with self._lock:
-                del self._flights[key]
-                if own.value is not None:
-                    self._store(key, own.value)
-            own.done.set()
-        return own.value.copy()
+            if key in self._entries:
+                self._hits += 1
+                self._entries.move_to_end(key)
+                return self._entries[key].copy()
+            flight = self._flights.get(key)
+            if flight is None:
+                self._misses += 1
+                own = self._flights[key] = asyncio.ensure_future(self._fly(key, compute))
+                # Unlike awaiting the task, which would hand this caller's cancel on to it.
+                await asyncio.wait({own})
+                return own.result().copy()
+            self._waits += 1
+            await asyncio.wait({flight})
+            if flight.exception() is None:
+                return flight.result().copy()
 
     @property
     def stats(self) -> CacheStats:
-        with self._lock:
-            return CacheStats(self._hits, self._misses, self._evictions, len(self._entries), self._bytes)
+        return CacheStats(self._hits, self._misses, self._waits, self._evictions, len(self._entries), self._bytes)
+
+    async def _fly(self, key: bytes, compute: Callable[[], Awaitable[Array]]) -> Array:
+        try:
+            # A private copy: the array that compute returned may be written to later.
+            value = np.array(await compute())
+            self._store(key, value)
+            return value
+        finally:
+            del self._flights[key]
 
     def _store(self, key: bytes, value: Array) -> None:
         if value.nbytes > self.max_bytes or self.max_entries == 0:
@@ -106,11 +107,3 @@ class AudioCache:
             _, oldest = self._entries.popitem(last=False)
             self._bytes -= oldest.nbytes
             self._evictions += 1
-
-
-class _Flight:
-    """One computation under way, and its value when it is done without an error."""
-
-    def __init__(self) -> None:
-        self.done = threading.Event()
-        self.value: Array | None = None

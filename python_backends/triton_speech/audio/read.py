@@ -13,8 +13,9 @@ import soxr
 
 from triton_speech.errors import SpeechError, invalid
 
-FORMATS = frozenset({"WAV", "WAVEX", "RF64", "FLAC", "OGG", "MP3"})
-FORMATS_TEXT = "WAV, FLAC, Ogg (Vorbis or Opus) and MP3"
+FORMATS = frozenset({"WAV", "WAVEX", "RF64", "W64", "AIFF", "CAF", "AU", "FLAC", "OGG", "MP3"})
+FORMATS_TEXT = "WAV, AIFF, CAF, AU, FLAC, Ogg (Vorbis or Opus) and MP3"
+"""What else libsndfile knows is of samplers and laboratories, and of little use but for attacks."""
 MAX_CHANNELS = 8
 SILENCE_PEAK = 1e-3
 """-60 dBFS. A recording whose loudest sample is below this holds no voice."""
@@ -33,7 +34,7 @@ class AudioLimits:
 
     min_seconds: float = 1.0
     max_seconds: float = 30.0
-    max_bytes: int = 32 * 2**20
+    max_bytes: int = 64 * 2**20
     min_rate: int = 8_000
     max_rate: int = 192_000
 
@@ -55,7 +56,7 @@ def read_audio(data: bytes, field: str, *, sample_rate: int, limits: AudioLimits
     is decoded.
 
     Args:
-        data: the file's content: WAV (8 to 32 bit, float), FLAC, Ogg Vorbis, Ogg Opus or MP3.
+        data: the file's content, of one of ``FORMATS``: WAV with 8 to 32 bits or float, FLAC, Ogg Opus, MP3, ...
         field: the request's field, named in errors.
         sample_rate: of the result, in Hz.
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from ..request import NumberField, SpeechRequest
+from ..voices.voice import Array, Voice
 from .facts import TalkerFacts
 
 
@@ -16,9 +17,16 @@ class Frontend(Protocol):
     """Text side of a family: pure Python, no torch."""
 
     sampling: Sequence[NumberField]
+    built_in_voices: Sequence[str]
 
     def prepare(self, request: SpeechRequest) -> Any:
         """-> an object with ``tokens`` (list of int) and ``max_frames``."""
+
+    def check_voice(self, voice: Voice) -> None:
+        """Raises ``VoiceFileError`` where this checkpoint cannot speak in a voice of the family."""
+
+    def voice_outputs(self, voice: Voice | None) -> Mapping[str, Array]:
+        """The outputs of the reference stage for a stored voice, empty ones for None."""
 
 
 class Family(Protocol):
@@ -26,6 +34,8 @@ class Family(Protocol):
 
     ARCHITECTURE: str
     SAMPLING_INPUTS: Sequence[str]
+    VOICE_MODES: Mapping[str, frozenset[str]]
+    """What a stored voice of each mode holds: names of the reference stage's outputs."""
     FrontendParameters: type[Any]
 
     def load_frontend(self, folder: Path, parameters: Any) -> Frontend: ...

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 
 from triton_speech.serve.errors import SpeechSetupError
-from triton_speech.serve.layout import check_profile, find_checkpoints, find_models
+from triton_speech.serve.layout import check_profile, find_checkpoints, find_models, find_voices
 from triton_speech.serve.ports import Ports
 from triton_speech.serve.server import ServerSettings, TritonServer, how_it_ended
 
@@ -25,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     default = Ports()
     add = parser.add_argument
     add("--checkpoints", type=Path, metavar="DIR", help="a checkpoint or a folder of them (default: checkpoints/)")
+    add("--voices", type=Path, metavar="DIR", help="folder of stored voices (default: voices/, beside checkpoints/)")
     add(
         "--profile",
         metavar="NAME",
@@ -72,6 +73,7 @@ def _settings(args: argparse.Namespace) -> ServerSettings:
     return ServerSettings(
         models=models,
         checkpoints=find_checkpoints(args.checkpoints, models),
+        voices=find_voices(args.voices, models),
         profile=args.profile,
         host=args.host,
         ports=Ports(args.http_port, args.grpc_port, args.metrics_port),

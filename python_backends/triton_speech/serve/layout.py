@@ -1,7 +1,8 @@
 """The files a server works from: where models and checkpoints lie, and the run directory that gathers them.
 
-A run directory holds links only (and the log): ``model_repository``, ``ensembles``, ``checkpoints`` and, for the
-wheel's server, ``backends/python``. Stages find their checkpoints beside the repository they were loaded from.
+A run directory holds links only (and the log): ``model_repository``, ``ensembles``, ``checkpoints``, ``voices`` and,
+for the wheel's server, ``backends/python``. Stages find checkpoints and voices beside the repository that they were
+loaded from.
 """
 
 from __future__ import annotations
@@ -54,6 +55,16 @@ def find_checkpoints(checkpoints: Path | None, models: Path) -> Path:
     return folder.resolve()
 
 
+def find_voices(voices: Path | None, models: Path) -> Path:
+    """The folder of stored voices; by default ``voices/`` in ``models``, which the first voice makes."""
+    if voices is None:
+        return models / "voices"
+    if not voices.is_dir():
+        problem = "does not exist" if not voices.exists() else "is not a folder"
+        raise SpeechSetupError(f"--voices {voices} {problem}")
+    return voices.resolve()
+
+
 def is_checkpoint(folder: Path) -> bool:
     return (folder / "config.json").is_file()
 
@@ -100,8 +111,9 @@ class RunDirectory:
         """Unique to this run, so that whatever carries it in ``/dev/shm`` may be removed with it."""
         return f"{self.path.name}-"
 
-    def fill(self, install: ServerInstall, models: Path, checkpoints: Path) -> None:
-        """Links the models, the checkpoints and the wheel's Python backend."""
+    def fill(self, install: ServerInstall, models: Path, checkpoints: Path, voices: Path) -> None:
+        """Links the models, the checkpoints, the voices and the wheel's Python backend."""
+        (self.path / "voices").symlink_to(voices)
         for name in REPOSITORIES:
             (self.path / name).symlink_to(models / name)
         if is_checkpoint(checkpoints):

@@ -18,7 +18,7 @@ from types import TracebackType
 
 from triton_speech.serve import startup_log
 from triton_speech.serve.errors import SpeechSetupError
-from triton_speech.serve.layout import RunDirectory
+from triton_speech.serve.layout import RunDirectory, find_voices
 from triton_speech.serve.locate import ServerInstall, find_server
 from triton_speech.serve.ports import Ports, check_ports
 
@@ -41,13 +41,15 @@ _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 class ServerSettings:
     """What to serve and where.
 
-    ``models`` holds ``model_repository/`` and ``ensembles/``; ``checkpoints`` is a checkpoint or a folder of them.
+    ``models`` holds ``model_repository/`` and ``ensembles/``; ``checkpoints`` is a checkpoint or a folder of them;
+    ``voices`` is the folder of stored voices, None for the one in ``models``.
     The log goes to ``log_file`` (appended), to stderr with ``verbose``, else to the run directory.
     ``drain_seconds``: how long the server may take to end its requests and models before it is killed.
     """
 
     models: Path
     checkpoints: Path
+    voices: Path | None = None
     profile: str | None = None
     host: str = "127.0.0.1"
     ports: Ports = field(default_factory=Ports)
@@ -138,10 +140,11 @@ class TritonServer:
             raise RuntimeError("the server has been started already")
         settings = self._settings
         install = find_server()
+        voices = find_voices(settings.voices, settings.models)
         self._ports = check_ports(settings.host, settings.ports)
         self._run = RunDirectory.create()
         try:
-            self._run.fill(install, settings.models, settings.checkpoints)
+            self._run.fill(install, settings.models, settings.checkpoints, voices)
             self._process = self._spawn(install, self._run)
         except BaseException:
             self._run.remove()

@@ -49,7 +49,7 @@ class FrontDoorStage:
         start_stage(args)
         family = load_family(self.family)
         self._parameters = FrontDoorParameters.from_triton(args["model_config"])
-        self._frontend_outputs = [*FRONTEND_OUTPUTS, *family.SAMPLING_INPUTS]
+        self._frontend_outputs = [*FRONTEND_OUTPUTS, *LATENT_INPUTS, *family.SAMPLING_INPUTS]
         # Reading a stream of responses blocks, so each stream holds a thread; they are cheap and mostly asleep.
         # As many again for cancels, which must not wait behind the streams that they end.
         self._threads = ThreadPoolExecutor(2 * self._parameters.max_streams, thread_name_prefix="stream")
@@ -135,20 +135,16 @@ class FrontDoorStage:
             reply.send(response)
 
     async def _prepare(self, request: Any, request_id: str) -> list[Any]:
-        """What the talker is to be given: the frontend's outputs, and latents where there is audio to encode."""
+        """What the talker is to be given: the frontend's outputs, with the latents of audio where there is any."""
         inputs = request.inputs()
         audio = [tensor for tensor in inputs if tensor.name() in REFERENCE_INPUTS]
-        text = self._call(
-            "frontend",
-            [tensor for tensor in inputs if tensor.name() != "REFERENCE_AUDIO"],
-            self._frontend_outputs,
-            request_id,
-        )
+        text = self._call("frontend", inputs, self._frontend_outputs, request_id)
         if not audio:
             return list((await text).output_tensors())
         latents = self._call("reference", audio, LATENT_INPUTS, request_id)
         prepared, encoded = await asyncio.gather(text, latents)
-        return [*prepared.output_tensors(), *encoded.output_tensors()]
+        settings = [tensor for tensor in prepared.output_tensors() if tensor.name() not in LATENT_INPUTS]
+        return [*settings, *encoded.output_tensors()]
 
     async def _call(
         self, stage: str, inputs: Iterable[Any], outputs: Iterable[str], request_id: str, *, decoupled: bool = False

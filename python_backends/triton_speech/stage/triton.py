@@ -33,6 +33,11 @@ def checkpoints_folder(args: Mapping[str, str]) -> Path:
     return Path(args["model_repository"]).parents[1] / "checkpoints"
 
 
+def voices_folder(args: Mapping[str, str]) -> Path:
+    """Stored voices lie beside the folder that holds the model repository, as checkpoints do."""
+    return Path(args["model_repository"]).parents[1] / "voices"
+
+
 def read_inputs(request: Any) -> dict[str, Array]:
     """Arrays by input name; absent optional inputs are absent here too. BYTES come as object arrays."""
     return {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..facts import TalkerFacts
 from .config import ARCHITECTURE, VoxCPM2Config
 from .frontend import CFG_VALUE, INFERENCE_STEPS, SAMPLING_INPUTS, FrontendParameters, VoxCPM2Frontend
+from .voice import VOICE_MODES
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ARCHITECTURE",
     "SAMPLING_INPUTS",
+    "VOICE_MODES",
     "FrontendParameters",
     "load_codec",
     "load_frontend",

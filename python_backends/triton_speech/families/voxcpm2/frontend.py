@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,8 +12,10 @@ from ...errors import invalid
 from ...parameters import CheckpointParameters
 from ...request import NumberField, SpeechRequest
 from ...text import normalise
+from ...voices.voice import Array, Voice
 from .config import VoxCPM2Config
 from .tokenizer import Tokenizer
+from .voice import check_voice, voice_outputs
 
 CFG_VALUE = NumberField("CFG_VALUE", 0.0, 10.0, 2.0)
 # With one step the solver would return its noise: the first step is always skipped.
@@ -43,6 +45,9 @@ class Prepared:
 
 
 class VoxCPM2Frontend:
+    built_in_voices: Sequence[str] = ("default",)
+    """What the checkpoint speaks in when it is given no recording."""
+
     def __init__(self, tokenizer: Tokenizer, config: VoxCPM2Config, parameters: FrontendParameters) -> None:
         self._tokenizer = tokenizer
         self._config = config
@@ -79,6 +84,21 @@ class VoxCPM2Frontend:
         by_text = int(len(target) * self._parameters.frames_per_token + EXTRA_FRAMES)
         by_time = int(request.max_seconds * self._config.frames_per_second)
         return Prepared(tokens, max(1, min(by_text, by_time)))
+
+    def check_voice(self, voice: Voice) -> None:
+        """
+        Raises:
+            VoiceFileError: this checkpoint cannot speak in the voice.
+        """
+        check_voice(voice, self._patch_shape)
+
+    def voice_outputs(self, voice: Voice | None) -> Mapping[str, Array]:
+        """What the talker is given of a stored voice: latents (N, P, D), of no patch where there are none."""
+        return voice_outputs(voice, self._patch_shape)
+
+    @property
+    def _patch_shape(self) -> tuple[int, int]:
+        return self._config.patch_size, self._config.feat_dim
 
     def _clean(self, field: str, text: str) -> str:
         if not self._parameters.normalise_text:

@@ -1,0 +1,5 @@
+from triton_speech.stage.voices import VoicesStage
+
+
+class TritonPythonModel(VoicesStage):
+    pass
