@@ -50,20 +50,25 @@ def speech_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServ
 
     checkpoint = tmp_path_factory.mktemp("checkpoints") / "voxcpm2_tiny"
     write_tiny_checkpoint(checkpoint)
-    yield from _serve(checkpoint)
+    yield from _serve(checkpoint, tmp_path_factory.mktemp("voices"))
 
 
 @pytest.fixture(scope="session")
-def quickstart_server() -> Iterator[LiveServer]:
+def quickstart_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     """The project's pipelines with the quickstart checkpoint, profile ``cpu``."""
     if not (QUICKSTART / "config.json").is_file():
         pytest.skip("checkpoints/quickstart is not there")
-    yield from _serve(QUICKSTART)
+    yield from _serve(QUICKSTART, tmp_path_factory.mktemp("voices"))
 
 
-def _serve(checkpoint: Path) -> Iterator[LiveServer]:
+def _serve(checkpoint: Path, voices: Path) -> Iterator[LiveServer]:
     settings = ServerSettings(
-        models=find_models(ROOT), checkpoints=checkpoint, profile="cpu", ports=Ports(0, 0, 0), drain_seconds=5
+        models=find_models(ROOT),
+        checkpoints=checkpoint,
+        voices=voices,
+        profile="cpu",
+        ports=Ports(0, 0, 0),
+        drain_seconds=5,
     )
     with TritonServer(settings) as server:
         server.wait_ready(READY_SECONDS)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from triton_speech_client.http_client import HttpSpeechClient
     from triton_speech_client.request import SpeechOptions, build_inputs
     from triton_speech_client.speech import AudioChunk, Speech
+    from triton_speech_client.voices import Voice
 
 __all__ = [
     "AsyncSpeechClient",
@@ -46,6 +47,7 @@ __all__ = [
     "SpeechClient",
     "SpeechClientError",
     "SpeechOptions",
+    "Voice",
     "VoiceNotFound",
     "build_inputs",
 ]
@@ -58,6 +60,7 @@ _MODULES = {
     "Speech": "speech",
     "SpeechClient": "grpc_client",
     "SpeechOptions": "request",
+    "Voice": "voices",
     "build_inputs": "request",
 }
 

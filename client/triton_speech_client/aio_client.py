@@ -21,6 +21,7 @@ from triton_speech_client.errors import (
 )
 from triton_speech_client.request import SpeechOptions
 from triton_speech_client.speech import AudioChunk, Speech, SpeechBuilder
+from triton_speech_client.voices import ADD_SECONDS, Recordings, Voice, build_command, read_voice, read_voices
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -108,6 +109,26 @@ class AsyncSpeechClient:
         requests = [service_pb2.ModelMetadataRequest(name=name) for name in names]
         return sorted([r.name for r in requests if wire.is_pipeline(await self._call("ModelMetadata", r))])
 
+    async def voices(self) -> list[Voice]:
+        """All voices of the server, built in and stored, also those that cannot be used."""
+        return read_voices(await self._ask_voices("list"))
+
+    async def voice(self, name: str) -> Voice:
+        """One voice; raises ``VoiceNotFound`` where there is none."""
+        return read_voice(await self._ask_voices("show", name))
+
+    async def add_voice(self, name: str, **recordings: Unpack[Recordings]) -> Voice:
+        """Stores a voice on the server; see ``SpeechClient.add_voice``."""
+        return read_voice(await self._ask_voices("add", name, **recordings))
+
+    async def remove_voice(self, name: str) -> None:
+        """Removes a stored voice; raises ``VoiceNotFound`` where there is none."""
+        await self._ask_voices("remove", name)
+
+    async def _ask_voices(self, command: str, name: str | None = None, **recordings: Unpack[Recordings]) -> bytes:
+        request = wire.voices_request(build_command(command, name, **recordings))
+        return wire.voices_result(await self._call("ModelInfer", request, ADD_SECONDS))
+
     def _connected(self) -> service_pb2_grpc.GRPCInferenceServiceStub:
         """The stub, made at the first use: a channel binds itself to the loop that runs at that time."""
         if self._stub is None:
@@ -159,11 +180,11 @@ class AsyncSpeechClient:
             raise self._error(e, deadline) from e
         return None if response is grpc.aio.EOF else response
 
-    async def _call(self, method: str, request: Any) -> Any:
+    async def _call(self, method: str, request: Any, limit: float = wire.UNARY_SECONDS) -> Any:
         try:
-            return await getattr(self._connected(), method)(request, timeout=wire.UNARY_SECONDS)
+            return await getattr(self._connected(), method)(request, timeout=limit)
         except grpc.aio.AioRpcError as e:
-            raise self._error(e, wire.UNARY_SECONDS) from e
+            raise self._error(e, limit) from e
 
     def _error(self, error: grpc.aio.AioRpcError, limit: float | None) -> SpeechClientError:
         return error_from_grpc(error.code().name, error.details() or "", self.url, limit)

@@ -40,7 +40,7 @@ class InvalidRequest(SpeechClientError):  # noqa: N818
 
 
 class VoiceNotFound(InvalidRequest):
-    """The server has no stored voice of that name; the text lists those that it has."""
+    """The server has no voice of that name; ``voices()`` lists those that it has."""
 
 
 class ServerUnavailable(SpeechClientError):  # noqa: N818
@@ -67,6 +67,7 @@ _TRITON_MISSING = re.compile(r"missing required input\(s\) \['(?P<field>[^']+)'"
 _NO_PIPELINE = re.compile(
     r"unknown model: '[^']*' is not found|unexpected inference (?:input 'TEXT'|output '(?:AUDIO|PCM16)')"
 )
+_NO_VOICES = re.compile(r"unknown model: 'voices' is not found")
 _NOT_FOUND_MARK = "is not known"
 _UNAVAILABLE_MARKS = (
     "is full",
@@ -85,8 +86,10 @@ def error_from_text(text: str) -> SpeechClientError:
     text = _PREFIX.sub("", text.strip(), count=1)
     if field_text := _FIELD_TEXT.fullmatch(text):
         field, problem = field_text["field"], field_text["problem"]
-        is_voice = field == "VOICE" and _NOT_FOUND_MARK in problem
+        is_voice = field in ("VOICE", "NAME") and _NOT_FOUND_MARK in problem
         return VoiceNotFound(field, problem) if is_voice else InvalidRequest(field, problem)
+    if _NO_VOICES.search(text):
+        return ServerError("the server does not offer the model 'voices': its voices can be neither listed nor changed")
     if _NO_PIPELINE.search(text):
         return InvalidRequest("pipeline", text)
     if triton := _TRITON_FIELD.search(text) or _TRITON_MISSING.search(text):

@@ -22,6 +22,7 @@ from triton_speech_client.errors import (
 )
 from triton_speech_client.request import SpeechOptions
 from triton_speech_client.speech import AudioChunk, Speech, SpeechBuilder
+from triton_speech_client.voices import ADD_SECONDS, Recordings, Voice, build_command, read_voice, read_voices
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -113,6 +114,29 @@ class SpeechClient:
         requests = [service_pb2.ModelMetadataRequest(name=name) for name in names]
         return sorted(r.name for r in requests if wire.is_pipeline(self._call("ModelMetadata", r)))
 
+    def voices(self) -> list[Voice]:
+        """All voices of the server, built in and stored, also those that cannot be used."""
+        return read_voices(self._ask_voices("list"))
+
+    def voice(self, name: str) -> Voice:
+        """One voice; raises ``VoiceNotFound`` where there is none."""
+        return read_voice(self._ask_voices("show", name))
+
+    def add_voice(self, name: str, **recordings: Unpack[Recordings]) -> Voice:
+        """Stores a voice on the server, in place of one of the same name; ``recordings`` as in ``Recordings``.
+
+        From its return on, every request that names the voice is spoken in it.
+        """
+        return read_voice(self._ask_voices("add", name, **recordings))
+
+    def remove_voice(self, name: str) -> None:
+        """Removes a stored voice; raises ``VoiceNotFound`` where there is none."""
+        self._ask_voices("remove", name)
+
+    def _ask_voices(self, command: str, name: str | None = None, **recordings: Unpack[Recordings]) -> bytes:
+        request = wire.voices_request(build_command(command, name, **recordings))
+        return wire.voices_result(self._call("ModelInfer", request, ADD_SECONDS))
+
     def _stream(
         self, request: service_pb2.ModelInferRequest, pcm16: bool, deadline: float | None
     ) -> Generator[AudioChunk, None, None]:
@@ -147,11 +171,11 @@ class SpeechClient:
             raise self._error(arrival, deadline) from arrival
         return arrival
 
-    def _call(self, method: str, request: Any) -> Any:
+    def _call(self, method: str, request: Any, limit: float = wire.UNARY_SECONDS) -> Any:
         try:
-            return getattr(self._stub, method)(request, timeout=wire.UNARY_SECONDS)
+            return getattr(self._stub, method)(request, timeout=limit)
         except grpc.RpcError as e:
-            raise self._error(e, wire.UNARY_SECONDS) from e
+            raise self._error(e, limit) from e
 
     def _error(self, error: grpc.RpcError, limit: float | None) -> SpeechClientError:
         return error_from_grpc(error.code().name, error.details() or "", self.url, limit)

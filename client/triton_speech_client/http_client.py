@@ -6,6 +6,7 @@ of gRPC. It cannot carry the bytes of a recording.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import urllib.error
@@ -26,6 +27,16 @@ from triton_speech_client.errors import (
 )
 from triton_speech_client.request import SpeechOptions, build_tensors
 from triton_speech_client.speech import AudioChunk, Speech, SpeechBuilder
+from triton_speech_client.voices import (
+    ADD_SECONDS,
+    MODEL,
+    RESULT,
+    Recordings,
+    Voice,
+    build_command,
+    read_voice,
+    read_voices,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -56,23 +67,66 @@ class HttpSpeechClient:
             raise RequestCancelled("the server cancelled the request")
         return builder.speech()
 
+    def voices(self) -> list[Voice]:
+        """All voices of the server, built in and stored, also those that cannot be used."""
+        return read_voices(self._ask_voices("list"))
+
+    def voice(self, name: str) -> Voice:
+        """One voice; raises ``VoiceNotFound`` where there is none."""
+        return read_voice(self._ask_voices("show", name))
+
+    def add_voice(self, name: str, **recordings: Unpack[Recordings]) -> Voice:
+        """Stores a voice on the server; see ``SpeechClient.add_voice``."""
+        return read_voice(self._ask_voices("add", name, **recordings))
+
+    def remove_voice(self, name: str) -> None:
+        """Removes a stored voice; raises ``VoiceNotFound`` where there is none."""
+        self._ask_voices("remove", name)
+
+    def _ask_voices(self, command: str, name: str | None = None, **recordings: Unpack[Recordings]) -> bytes:
+        """One unary request; recordings follow its JSON as they are (Triton's binary tensor data)."""
+        tensors = {key: array.item() for key, array in build_command(command, name, **recordings).items()}
+        contents = [len(value).to_bytes(4, "little") + value for value in tensors.values()]
+        inputs = [
+            {"name": key, "datatype": "BYTES", "shape": [1], "parameters": {"binary_data_size": len(content)}}
+            for key, content in zip(tensors, contents, strict=True)
+        ]
+        head = json.dumps({"inputs": inputs, "outputs": [{"name": RESULT}]}).encode()
+        headers = {
+            "Content-Type": "application/octet-stream",
+            "Inference-Header-Content-Length": str(len(head)),
+        }
+        request = urllib.request.Request(f"{self.url}/v2/models/{MODEL}/infer", head + b"".join(contents), headers)
+        with self._open(request, ADD_SECONDS) as reply:
+            answer = json.load(reply)
+        try:
+            return str(answer["outputs"][0]["data"][0]).encode()
+        except (KeyError, IndexError, TypeError) as e:
+            raise ServerError(f"a response lacks the output {RESULT}") from e
+
     def _responses(self, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """The server-sent events of one request, as they come."""
         path = f"/v2/models/{urllib.parse.quote(self.pipeline, safe='')}/generate_stream"
         headers = {"Content-Type": "application/json"}
         request = urllib.request.Request(self.url + path, json.dumps(body).encode(), headers)
+        with self._open(request, self.timeout) as reply:
+            for line in reply:
+                if line.startswith(b"data:"):
+                    response = json.loads(line[len(b"data:") :])
+                    if "error" in response:
+                        raise error_from_text(response["error"])
+                    yield response
+
+    @contextlib.contextmanager
+    def _open(self, request: urllib.request.Request, limit: float) -> Iterator[Any]:
+        """The reply to a request, with all that can go wrong on the way as this package's errors."""
         try:
-            with urllib.request.urlopen(request, timeout=self.timeout) as reply:
-                for line in reply:
-                    if line.startswith(b"data:"):
-                        response = json.loads(line[len(b"data:") :])
-                        if "error" in response:
-                            raise error_from_text(response["error"])
-                        yield response
+            with urllib.request.urlopen(request, timeout=limit) as reply:
+                yield reply
         except urllib.error.HTTPError as e:
             raise error_from_text(_error_text(e)) from e
         except TimeoutError as e:
-            raise DeadlineExceeded(f"no response came within the timeout of {self.timeout:g} s") from e
+            raise DeadlineExceeded(f"no response came within the timeout of {limit:g} s") from e
         except urllib.error.URLError as e:
             raise ServerUnavailable(f"no connection to the server at {self.url}: {e.reason}") from e
         except (ConnectionError, http.client.HTTPException) as e:

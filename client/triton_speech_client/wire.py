@@ -6,12 +6,13 @@ was cancelled, and it allows one stream a client.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tritonclient.grpc import InferResult, service_pb2
 from tritonclient.utils import np_to_triton_dtype, serialize_byte_tensor
 
+from triton_speech_client import voices
 from triton_speech_client.errors import InvalidRequest, RequestCancelled, ServerError, error_from_text
 from triton_speech_client.request import SpeechOptions, build_tensors, requested_outputs
 from triton_speech_client.speech import AudioChunk
@@ -51,15 +52,35 @@ def infer_request(
 ) -> service_pb2.ModelInferRequest:
     """The message that asks ``pipeline`` for speech; the final flag will come even without data."""
     request = service_pb2.ModelInferRequest(model_name=pipeline, id=request_id)
-    for name, values in build_tensors(text, **options).items():
-        dtype = np_to_triton_dtype(values.dtype)
-        request.inputs.add(name=name, datatype=dtype, shape=values.shape)
-        content = serialize_byte_tensor(values).item() if dtype == "BYTES" else values.tobytes()
-        request.raw_input_contents.append(content)
+    _add_inputs(request, build_tensors(text, **options))
     for name in requested_outputs(pcm16):
         request.outputs.add(name=name)
     request.parameters["triton_enable_empty_final_response"].bool_param = True
     return request
+
+
+def voices_request(tensors: Mapping[str, Any]) -> service_pb2.ModelInferRequest:
+    """The message that asks the model ``voices`` for one operation."""
+    request = service_pb2.ModelInferRequest(model_name=voices.MODEL)
+    _add_inputs(request, tensors)
+    request.outputs.add(name=voices.RESULT)
+    return request
+
+
+def voices_result(response: service_pb2.ModelInferResponse) -> bytes:
+    """The JSON in the answer."""
+    result = InferResult(response).as_numpy(voices.RESULT)
+    if result is None:
+        raise ServerError(f"a response lacks the output {voices.RESULT}")
+    return bytes(result.item())
+
+
+def _add_inputs(request: service_pb2.ModelInferRequest, tensors: Mapping[str, Any]) -> None:
+    for name, values in tensors.items():
+        dtype = np_to_triton_dtype(values.dtype)
+        request.inputs.add(name=name, datatype=dtype, shape=values.shape)
+        content = serialize_byte_tensor(values).item() if dtype == "BYTES" else values.tobytes()
+        request.raw_input_contents.append(content)
 
 
 class ResponseReader:

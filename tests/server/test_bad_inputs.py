@@ -157,8 +157,8 @@ def recordings() -> list[Bad]:
     broken[100] = np.nan
     files = {
         "empty": (b"", "is empty"),
-        "garbage": (bytes(range(256)) * 40, "WAV, FLAC, Ogg (Vorbis or Opus) and MP3"),
-        "a_text": (b"http://127.0.0.1/voice.wav", "WAV, FLAC, Ogg (Vorbis or Opus) and MP3"),
+        "garbage": (bytes(range(256)) * 40, "WAV, AIFF, CAF, AU, FLAC, Ogg (Vorbis or Opus) and MP3"),
+        "a_text": (b"http://127.0.0.1/voice.wav", "WAV, AIFF, CAF, AU, FLAC, Ogg (Vorbis or Opus) and MP3"),
         "only_a_header": (good[:44], "holds no audio"),
         "cut_off": (good[: len(good) // 2], "damaged or cut off"),
         "without_samples": (audio_file(tone(0)), "holds no audio"),
@@ -169,7 +169,7 @@ def recordings() -> list[Bad]:
         "of_a_low_rate": (audio_file(tone(2, 4000), 4000), "8000 to 192000 Hz"),
         "far_too_loud": (audio_file(tone(2) * 1e6, subtype="FLOAT"), "within -1 to 1"),
         "of_nine_channels": (audio_file(np.zeros((RATE, 9))), "at most 8"),
-        "an_aiff": (audio_file(tone(2), kind="AIFF"), "WAV, FLAC, Ogg (Vorbis or Opus) and MP3"),
+        "a_voc": (audio_file(tone(2), kind="VOC"), "WAV, AIFF, CAF, AU, FLAC, Ogg (Vorbis or Opus) and MP3"),
     }
     rows = []
     for name, (data, says) in files.items():

@@ -34,6 +34,7 @@ COMMANDS = {
         "write a tiny checkpoint of random weights, to try the server without a model",
         "server",
     ),
+    "voice": Command("triton_speech_client.cli.voice", "add, list, show and remove the voices of a server", "client"),
 }
 
 

@@ -152,7 +152,7 @@ class VoiceStore:
                 if (kept := self._recall(file, identity)) is not None:
                     return kept
                 found = _read(descriptor)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             self._forget(file)
             return None
         except VoiceFileError as error:

@@ -61,8 +61,7 @@ class Voice:
     def to_bytes(self) -> bytes:
         """The file's content."""
         arrays = {name: np.ascontiguousarray(tensor) for name, tensor in self.tensors.items()}
-        metadata = {**self._metadata, "version": self.version, "frames": json.dumps(self.frames)}
-        return bytes(safetensors.numpy.save(arrays, metadata))
+        return bytes(safetensors.numpy.save(arrays, {**self._metadata, "version": self.version}))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Voice:
@@ -105,6 +104,7 @@ class Voice:
             "family": self.family,
             "mode": self.mode,
             "created": self.created,
+            "frames": json.dumps(self.frames),
             "sources": json.dumps(dict(self.sources), sort_keys=True),
         }
         return metadata if self.prompt_text is None else {**metadata, "prompt_text": self.prompt_text}

@@ -1,8 +1,10 @@
 """The cache of work on audio: by content, bounded, copied, and never done twice at the same time."""
 
-import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,12 +16,44 @@ def value(size: int = 4, fill: float = 1.0) -> Array:
     return np.full(size, fill, dtype=np.float32)
 
 
-def never() -> Array:
+def returns(array: Array) -> Callable[[], Awaitable[Array]]:
+    async def compute() -> Array:
+        return array
+
+    return compute
+
+
+async def never() -> Array:
     raise AssertionError("computed again")
 
 
-def returns(array: Array) -> Callable[[], Array]:
-    return lambda: array
+class Slow:
+    """A computation that goes on when it is told to."""
+
+    def __init__(self, result: Array | Exception) -> None:
+        self.result = result
+        self.started, self.go_on = asyncio.Event(), asyncio.Event()
+
+    async def __call__(self) -> Array:
+        self.started.set()
+        await self.go_on.wait()
+        if isinstance(self.result, Exception):
+            raise self.result
+        return self.result
+
+
+def get(cache: AudioCache, key: bytes, compute: Callable[[], Awaitable[Array]]) -> Array:
+    return asyncio.run(cache.get(key, compute))
+
+
+def begin(*calls: Any) -> list[asyncio.Task[Array]]:
+    return [asyncio.ensure_future(call) for call in calls]
+
+
+async def let_run() -> None:
+    """Until all that can go on has gone on."""
+    for _ in range(10):
+        await asyncio.sleep(0)
 
 
 def test_a_key_depends_on_samples_and_salt_only() -> None:
@@ -37,55 +71,55 @@ def test_a_key_depends_on_samples_and_salt_only() -> None:
 
 def test_the_second_time_nothing_is_computed() -> None:
     cache = AudioCache(4, 1000)
-    np.testing.assert_array_equal(cache.get_or_compute(b"a", value), value())
-    np.testing.assert_array_equal(cache.get_or_compute(b"a", never), value())
-    assert (cache.stats.hits, cache.stats.misses) == (1, 1)
+    np.testing.assert_array_equal(get(cache, b"a", returns(value())), value())
+    np.testing.assert_array_equal(get(cache, b"a", never), value())
+    assert (cache.stats.hits, cache.stats.misses, cache.stats.waits) == (1, 1, 0)
 
 
 def test_callers_get_copies() -> None:
     cache = AudioCache(4, 1000)
     computed = value()
-    first = cache.get_or_compute(b"a", returns(computed))
+    first = get(cache, b"a", returns(computed))
     first[:] = 7
     computed[:] = 8
-    cache.get_or_compute(b"a", never)[:] = 9
-    np.testing.assert_array_equal(cache.get_or_compute(b"a", never), value())
+    get(cache, b"a", never)[:] = 9
+    np.testing.assert_array_equal(get(cache, b"a", never), value())
 
 
 def test_the_least_recently_used_entry_goes_first() -> None:
     cache = AudioCache(2, 1000)
-    cache.get_or_compute(b"a", value)
-    cache.get_or_compute(b"b", value)
-    cache.get_or_compute(b"a", never)
-    cache.get_or_compute(b"c", value)
-    cache.get_or_compute(b"a", never)
+    get(cache, b"a", returns(value()))
+    get(cache, b"b", returns(value()))
+    get(cache, b"a", never)
+    get(cache, b"c", returns(value()))
+    get(cache, b"a", never)
     with pytest.raises(AssertionError, match="computed again"):
-        cache.get_or_compute(b"b", never)
+        get(cache, b"b", never)
     assert cache.stats.evictions == 1
 
 
 def test_bytes_are_bounded() -> None:
     cache = AudioCache(100, 64)
     for key in (b"a", b"b", b"c", b"d", b"e"):
-        cache.get_or_compute(key, returns(value(4)))
+        get(cache, key, returns(value(4)))
     assert (cache.stats.entries, cache.stats.bytes, cache.stats.evictions) == (4, 64, 1)
-    cache.get_or_compute(b"big", returns(value(12)))
+    get(cache, b"big", returns(value(12)))
     assert (cache.stats.entries, cache.stats.bytes, cache.stats.evictions) == (2, 64, 4)
 
 
 def test_an_entry_larger_than_the_cache_is_returned_but_not_kept() -> None:
     cache = AudioCache(4, 64)
-    cache.get_or_compute(b"a", value)
-    assert len(cache.get_or_compute(b"big", returns(value(17)))) == 17
+    get(cache, b"a", returns(value()))
+    assert len(get(cache, b"big", returns(value(17)))) == 17
     assert cache.stats.entries == 1
-    cache.get_or_compute(b"a", never)
+    get(cache, b"a", never)
 
 
 @pytest.mark.parametrize(("entries", "size"), [(0, 1000), (4, 0)])
 def test_a_cache_of_nothing_keeps_nothing(entries: int, size: int) -> None:
     cache = AudioCache(entries, size)
-    cache.get_or_compute(b"a", value)
-    cache.get_or_compute(b"a", value)
+    get(cache, b"a", returns(value()))
+    get(cache, b"a", returns(value()))
     assert (cache.stats.misses, cache.stats.entries, cache.stats.evictions) == (2, 0, 0)
 
 
@@ -99,67 +133,93 @@ def test_an_error_reaches_its_caller_and_is_not_kept() -> None:
     cache = AudioCache(4, 1000)
     for _ in range(2):
         with pytest.raises(AssertionError, match="computed again"):
-            cache.get_or_compute(b"a", never)
-    np.testing.assert_array_equal(cache.get_or_compute(b"a", value), value())
+            get(cache, b"a", never)
+    np.testing.assert_array_equal(get(cache, b"a", returns(value())), value())
 
 
 def test_one_computation_serves_all_who_ask_meanwhile() -> None:
-    cache = AudioCache(4, 1000)
-    started, go_on = threading.Event(), threading.Event()
+    async def scenario() -> None:
+        cache, slow = AudioCache(4, 1000), Slow(value(fill=5))
+        tasks = begin(cache.get(b"a", slow), *(cache.get(b"a", never) for _ in range(8)))
+        await slow.started.wait()
+        # What is another one's takes no part in the wait.
+        assert (await cache.get(b"b", returns(value(fill=6))) == 6).all()
+        assert not any(task.done() for task in tasks)
+        slow.go_on.set()
+        results = await asyncio.gather(*tasks)
+        assert all((result == 5).all() for result in results)
+        assert not any(np.shares_memory(results[0], result) for result in results[1:])
+        assert (cache.stats.hits, cache.stats.misses, cache.stats.waits) == (0, 2, 8)
 
-    def slow() -> Array:
-        started.set()
-        assert go_on.wait(10)
-        return value(fill=5)
-
-    with ThreadPoolExecutor(9) as pool:
-        first = pool.submit(cache.get_or_compute, b"a", slow)
-        assert started.wait(10)
-        waiting = [pool.submit(cache.get_or_compute, b"a", never) for _ in range(8)]
-        other = cache.get_or_compute(b"b", returns(value(fill=6)))
-        go_on.set()
-        results = [future.result(10) for future in (first, *waiting)]
-    assert all((result == 5).all() for result in results)
-    assert (other == 6).all()
-    assert not any(np.shares_memory(results[0], result) for result in results[1:])
-    assert (cache.stats.hits, cache.stats.misses) == (8, 2)
+    asyncio.run(scenario())
 
 
 def test_those_who_waited_on_a_failure_go_on_with_their_own() -> None:
-    """Another request's cancel or error must not become theirs."""
-    cache = AudioCache(4, 1000)
-    started, go_on = threading.Event(), threading.Event()
+    """Another request's error must not become theirs."""
 
-    def fails() -> Array:
-        started.set()
-        assert go_on.wait(10)
-        raise RuntimeError("cancelled")
+    async def scenario() -> None:
+        cache, slow = AudioCache(4, 1000), Slow(RuntimeError("broken"))
+        first, *waiting = begin(cache.get(b"a", slow), *(cache.get(b"a", returns(value(fill=3))) for _ in range(3)))
+        await slow.started.wait()
+        slow.go_on.set()
+        with pytest.raises(RuntimeError, match="broken"):
+            await first
+        assert all((result == 3).all() for result in await asyncio.gather(*waiting))
+        assert cache.stats.misses == 2
 
-    with ThreadPoolExecutor(4) as pool:
-        first = pool.submit(cache.get_or_compute, b"a", fails)
-        assert started.wait(10)
-        waiting = [pool.submit(cache.get_or_compute, b"a", returns(value(fill=3))) for _ in range(3)]
-        go_on.set()
-        with pytest.raises(RuntimeError, match="cancelled"):
-            first.result(10)
-        assert all((future.result(10) == 3).all() for future in waiting)
-    assert cache.stats.misses == 2
+    asyncio.run(scenario())
 
 
-def test_many_threads_keep_the_bounds() -> None:
-    cache = AudioCache(8, 8 * 16)
+@pytest.mark.parametrize("leaving", [0, 1], ids=["who began it", "who waits for it"])
+def test_no_callers_cancel_reaches_the_others(leaving: int) -> None:
+    async def scenario() -> None:
+        cache, slow = AudioCache(4, 1000), Slow(value(fill=5))
+        tasks = begin(*(cache.get(b"a", slow) for _ in range(3)))
+        await slow.started.wait()
+        await let_run()
+        tasks[leaving].cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await tasks[leaving]
+        slow.go_on.set()
+        others = [task for task in tasks if task is not tasks[leaving]]
+        assert all((result == 5).all() for result in await asyncio.gather(*others))
+        assert (cache.stats.misses, cache.stats.waits) == (1, 2)
 
-    def work(seed: int) -> None:
-        source = np.random.default_rng(seed)
-        for _ in range(300):
-            number = int(source.integers(20))
-            result = cache.get_or_compute(bytes([number]), returns(value(fill=number)))
-            assert (result == number).all()
+    asyncio.run(scenario())
 
-    with ThreadPoolExecutor(8) as pool:
-        for future in [pool.submit(work, seed) for seed in range(8)]:
-            future.result(30)
-    stats = cache.stats
-    assert stats.entries <= 8
-    assert stats.bytes == 16 * stats.entries
-    assert stats.hits + stats.misses == 2400
+
+def test_what_everybody_left_is_kept_for_the_next() -> None:
+    async def scenario() -> None:
+        cache, slow = AudioCache(4, 1000), Slow(value(fill=5))
+        (only,) = begin(cache.get(b"a", slow))
+        await slow.started.wait()
+        only.cancel()
+        slow.go_on.set()
+        await let_run()
+        assert (await cache.get(b"a", never) == 5).all()
+
+    asyncio.run(scenario())
+
+
+def test_many_calls_at_once_keep_the_bounds() -> None:
+    async def scenario() -> None:
+        cache = AudioCache(8, 8 * 16)
+
+        async def work(seed: int) -> None:
+            source = np.random.default_rng(seed)
+            for number in source.integers(20, size=300):
+
+                async def compute(number: int = int(number)) -> Array:
+                    await asyncio.sleep(0)
+                    return value(fill=number)
+
+                assert (await cache.get(bytes([number]), compute) == number).all()
+
+        await asyncio.gather(*(work(seed) for seed in range(8)))
+        stats = cache.stats
+        assert stats.entries <= 8
+        assert stats.bytes == 16 * stats.entries
+        assert stats.hits + stats.misses + stats.waits == 2400
+        assert stats.waits > 0
+
+    asyncio.run(scenario())

@@ -60,6 +60,10 @@ def pitch(samples: Samples, rate: int) -> float:
         ("WAV", "DOUBLE"),
         ("WAV", "ULAW"),
         ("WAVEX", "PCM_24"),
+        ("W64", "PCM_24"),
+        ("AIFF", "PCM_16"),
+        ("CAF", "PCM_16"),
+        ("AU", "PCM_16"),
         ("FLAC", "PCM_16"),
         ("FLAC", "PCM_24"),
         ("OGG", "VORBIS"),
@@ -130,7 +134,7 @@ def test_empty_bytes() -> None:
 )
 def test_not_an_audio_file(data: bytes) -> None:
     assert refusal(data) == (
-        "is not an audio file that can be read; allowed are WAV, FLAC, Ogg (Vorbis or Opus) and MP3"
+        "is not an audio file that can be read; allowed are WAV, AIFF, CAF, AU, FLAC, Ogg (Vorbis or Opus) and MP3"
     )
 
 
@@ -153,7 +157,9 @@ def test_damaged_bytes_are_read_or_refused_and_nothing_else() -> None:
 
 
 def test_a_format_that_is_not_allowed() -> None:
-    assert refusal(encode(tone(), container="AIFF")).startswith("is a file of the format AIFF; allowed are WAV")
+    assert refusal(encode(tone(), container="VOC", subtype="PCM_16")).startswith(
+        "is a file of the format VOC; allowed are WAV"
+    )
 
 
 @pytest.mark.parametrize("container", ["WAV", "FLAC", "MP3"])

@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 from triton_speech.serve.errors import SpeechSetupError
-from triton_speech.serve.layout import RunDirectory, check_profile, find_checkpoints, find_models, sweep
+from triton_speech.serve.layout import (
+    RunDirectory,
+    check_profile,
+    find_checkpoints,
+    find_models,
+    find_voices,
+    sweep,
+)
 from triton_speech.serve.locate import ServerInstall
 
 INSTALLED = ServerInstall("system", Path("tritonserver"))
@@ -72,6 +79,19 @@ def test_missing_checkpoints_are_named(models: Path, tmp_path: Path) -> None:
         find_checkpoints(tmp_path / "empty", models)
 
 
+def test_voices_lie_beside_the_checkpoints_unless_a_folder_is_named(models: Path, tmp_path: Path) -> None:
+    assert find_voices(None, models) == models / "voices"
+    assert find_voices(tmp_path, models) == tmp_path
+
+
+def test_a_folder_of_voices_that_is_named_must_be_there(models: Path, tmp_path: Path) -> None:
+    with pytest.raises(SpeechSetupError, match=r"--voices .*/nowhere does not exist"):
+        find_voices(tmp_path / "nowhere", models)
+    (tmp_path / "file").touch()
+    with pytest.raises(SpeechSetupError, match=r"--voices .*/file is not a folder"):
+        find_voices(tmp_path / "file", models)
+
+
 def test_profile_must_exist_in_some_stage(models: Path) -> None:
     check_profile("cpu", models)
 
@@ -85,11 +105,12 @@ def test_run_directory_links_repositories_checkpoints_and_backend(models: Path, 
     stub.touch()
     run = RunDirectory.create()
 
-    run.fill(ServerInstall("wheel", Path("tritonserver"), backend_files=(stub,)), models, one)
+    run.fill(ServerInstall("wheel", Path("tritonserver"), backend_files=(stub,)), models, one, models / "voices")
 
     assert (run.path / "model_repository").resolve() == models / "model_repository"
     assert (run.path / "ensembles").resolve() == models / "ensembles"
     assert [entry.resolve() for entry in (run.path / "checkpoints").iterdir()] == [one]
+    assert (run.path / "voices").resolve() == models / "voices"
     assert (run.backends / "python" / stub.name).resolve() == stub
     run.remove()
 
@@ -99,7 +120,7 @@ def test_run_directory_links_a_folder_of_checkpoints_as_it_is(models: Path) -> N
     checkpoint(models / "checkpoints" / "b")
     run = RunDirectory.create()
 
-    run.fill(INSTALLED, models, models / "checkpoints")
+    run.fill(INSTALLED, models, models / "checkpoints", models / "voices")
 
     assert (run.path / "checkpoints").resolve() == models / "checkpoints"
     assert not run.backends.exists()
@@ -109,7 +130,7 @@ def test_run_directory_links_a_folder_of_checkpoints_as_it_is(models: Path) -> N
 def test_removal_takes_its_shared_memory_and_leaves_what_it_linked(models: Path) -> None:
     one = checkpoint(models / "checkpoints" / "tiny")
     run = RunDirectory.create()
-    run.fill(INSTALLED, models, one)
+    run.fill(INSTALLED, models, one, models / "voices")
     own = Path("/dev/shm") / f"{run.shared_memory_prefix}region"
     foreign = Path("/dev/shm") / f"not-{run.shared_memory_prefix}region"
     own.touch()
