@@ -61,7 +61,7 @@ class Voice:
     def to_bytes(self) -> bytes:
         """The file's content."""
         arrays = {name: np.ascontiguousarray(tensor) for name, tensor in self.tensors.items()}
-        return bytes(safetensors.numpy.save(arrays, {**self._metadata, "version": self.version}))
+        return bytes(safetensors.numpy.save(arrays, self._signed))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Voice:
@@ -90,11 +90,15 @@ class Voice:
             )
         except (SafetensorError, KeyError, AttributeError, TypeError, ValueError) as error:
             raise VoiceFileError("is damaged or cut off") from error
-        if metadata.get("version") != voice.version:
+        if metadata != voice._signed:
             raise VoiceFileError("was changed after it was written: its content does not fit its version")
         for tensor in tensors.values():
             tensor.flags.writeable = False
         return voice
+
+    @property
+    def _signed(self) -> dict[str, str]:
+        return {**self._metadata, "version": self.version}
 
     @property
     def _metadata(self) -> dict[str, str]:

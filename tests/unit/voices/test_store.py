@@ -277,5 +277,5 @@ def test_a_folder_that_is_a_file_holds_no_voice(tmp_path: Path, make_voice: Make
     store = VoiceStore(tmp_path / "voices")
     assert dict(store.scan()) == {}
     assert store.get("ann") is None
-    with pytest.raises(OSError, match="Not a directory|File exists"):
+    with pytest.raises(OSError, match=r"Not a directory|File exists"):
         put(store, "ann", make_voice())
