@@ -27,12 +27,13 @@ SERVER_FIXTURES = {"speech_server", "quickstart_server"}
 
 @dataclass(frozen=True)
 class LiveServer:
-    """A ready server: ``host:port`` for gRPC, URLs for HTTP and metrics, and tritonserver's process id."""
+    """A ready server: ``host:port`` for gRPC, URLs for HTTP and metrics, tritonserver's process id, its voices."""
 
     grpc_url: str
     http_url: str
     metrics_url: str
     process: int
+    voices: Path
     log_text: Callable[[], str]
 
 
@@ -72,4 +73,4 @@ def _serve(checkpoint: Path, voices: Path) -> Iterator[LiveServer]:
     )
     with TritonServer(settings) as server:
         server.wait_ready(READY_SECONDS)
-        yield LiveServer(server.grpc_url, server.http_url, server.metrics_url, server.pid, server.log_text)
+        yield LiveServer(server.grpc_url, server.http_url, server.metrics_url, server.pid, voices, server.log_text)

@@ -138,18 +138,20 @@ def caller(speech_server: Any, calling: Callable[[str], AbstractContextManager[C
 
 @pytest.fixture(scope="session")
 def serving(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., AbstractContextManager[TritonServer]]:
-    """Starts a server whose stages have other parameters than the project's files give them.
+    """Starts a server whose stages have other parameters than the project's files give them, or other voices.
 
     It serves the checkpoint in ``folder``, or else a tiny one.
     """
     from triton_speech.families.voxcpm2.tiny import write_tiny_checkpoint
 
     @contextmanager
-    def serve(parameters: Parameters, folder: Path | None = None, **checkpoint: Any) -> Iterator[TritonServer]:
+    def serve(
+        parameters: Parameters, folder: Path | None = None, voices: Path | None = None, **checkpoint: Any
+    ) -> Iterator[TritonServer]:
         models = tmp_path_factory.mktemp("models")
         change_models(find_models(ROOT), models, parameters)
         folder = folder or write_tiny_checkpoint(models / "checkpoints" / "voxcpm2_tiny", **checkpoint)
-        settings = ServerSettings(models=models, checkpoints=folder, ports=Ports(0, 0, 0), drain_seconds=2)
+        settings = ServerSettings(models, folder, voices, ports=Ports(0, 0, 0), drain_seconds=2)
         with TritonServer(settings) as server:
             server.wait_ready(READY_SECONDS)
             yield server
