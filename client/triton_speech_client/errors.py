@@ -105,7 +105,9 @@ def error_from_text(text: str) -> SpeechClientError:
 def error_from_grpc(code: str, details: str, url: str, limit: float | None = None) -> SpeechClientError:
     """The error behind a failed call: a gRPC status name such as ``UNAVAILABLE``; ``limit`` is in seconds."""
     if code == "UNAVAILABLE":
-        return ServerUnavailable(f"no connection to the server at {url}: {details}")
+        told = error_from_text(details)
+        by_model = isinstance(told, ServerUnavailable)
+        return told if by_model else ServerUnavailable(f"no connection to the server at {url}: {details}")
     if code == "CANCELLED":
         return RequestCancelled("the request was cancelled")
     if code == "DEADLINE_EXCEEDED":

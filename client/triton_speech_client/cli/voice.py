@@ -89,8 +89,9 @@ def details(voice: Voice) -> str:
         "prompt text": voice.prompt_text or "",
         "unusable": voice.problem and f"it {voice.problem}",
     }
-    width = max(len(name) for name in facts)
-    return "\n".join(_plain(f"{name.ljust(width)}  {value}") for name, value in facts.items() if value)
+    facts = {name: value for name, value in facts.items() if value}
+    width = max(map(len, facts))
+    return "\n".join(_plain(f"{name.ljust(width)}  {value}") for name, value in facts.items())
 
 
 def _plain(line: str) -> str:
