@@ -75,13 +75,13 @@ class VoiceStore:
     def scan(self) -> Iterator[tuple[str, Found]]:
         """All that lies in the folder, with its name; what no voice can be called has the whole name of its file."""
         try:
-            files = sorted(path.name for path in self.folder.iterdir() if not path.name.startswith("."))
+            files = [path.name for path in self.folder.iterdir() if not path.name.startswith(".")]
         except FileNotFoundError:
             return
         except OSError as error:
             log.error("the folder of voices cannot be read: %s", error)
             return
-        for file in files:
+        for file in sorted(files, key=lambda file: file.removesuffix(SUFFIX)):
             if (found := self._look(file)) is not None:
                 yield _voice_name(file) or _printable(file), found
 

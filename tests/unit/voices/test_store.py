@@ -58,6 +58,12 @@ def test_a_voice_is_there_from_its_writing_to_its_removal(store: VoiceStore, mak
     assert not store.remove("ann")
 
 
+def test_voices_are_listed_in_the_order_of_their_names(store: VoiceStore, make_voice: Make) -> None:
+    for name in ("b", "a-b", "B", "a"):
+        put(store, name, make_voice())
+    assert list(dict(store.scan())) == ["B", "a", "a-b", "b"]
+
+
 def test_an_unchanged_voice_is_read_once(store: VoiceStore, make_voice: Make) -> None:
     put(store, "ann", make_voice())
     assert store.get("ann") is store.get("ann")
