@@ -15,7 +15,8 @@ from pydantic import Field
 from ..errors import SpeechError, full
 from ..families.registry import load_family
 from ..parameters import Parameters
-from .triton import Reply, respond_error, start_stage, text_array
+from .late import ping_inputs, while_alive
+from .triton import Reply, respond_error, start_stage, tensors, text_array
 
 log = logging.getLogger(__name__)
 
@@ -141,7 +142,10 @@ class FrontDoorStage:
         text = self._call("frontend", inputs, self._frontend_outputs, request_id)
         if not audio:
             return list((await text).output_tensors())
-        latents = self._call("reference", audio, LATENT_INPUTS, request_id)
+        latents = while_alive(
+            self._call("reference", audio, LATENT_INPUTS, request_id),
+            lambda: self._call("reference", tensors(ping_inputs()), LATENT_INPUTS, request_id),
+        )
         prepared, encoded = await asyncio.gather(text, latents)
         settings = [tensor for tensor in prepared.output_tensors() if tensor.name() not in LATENT_INPUTS]
         return [*settings, *encoded.output_tensors()]

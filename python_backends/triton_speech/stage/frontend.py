@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..errors import invalid, unknown
+from ..errors import SpeechError, invalid, unknown
 from ..families.registry import find_checkpoint, load_family
 from ..request import RequestLimits, SpeechRequest, parse_request
 from ..voices.store import VoiceStore
@@ -68,7 +68,14 @@ class FrontendStage:
         voice = self._voice(request, inputs)
         if voice is not None:
             request = replace(request, prompt_text=voice.prompt_text)
-        prepared = self._frontend.prepare(request)
+        try:
+            prepared = self._frontend.prepare(request)
+        except SpeechError as error:
+            if voice is None or not error.text.startswith("PROMPT_TEXT: "):
+                raise
+            # The caller sent no such field.
+            problem = error.text.removeprefix("PROMPT_TEXT: ")
+            raise invalid("VOICE", f"{request.voice!r} has a prompt whose text {problem}") from error
         # The seed is settled here, so that both pipelines hand the talker the same kind of request.
         seed = secrets.randbits(64) if request.seed is None else request.seed
         schedule = () if request.chunk_schedule is None else request.chunk_schedule.frames

@@ -34,7 +34,7 @@ class ReferenceParameters(DeviceParameters):
     cache_bytes: int = Field(default=64 * 2**20, ge=0)
     max_encodes: int = Field(default=2, ge=1)
     """Recordings that are encoded at once, so that a short one does not wait for a long one."""
-    max_requests: int = Field(default=128, ge=1)
+    max_requests: int = Field(default=64, ge=1)
     """Requests with audio that are read, encoded or waiting; one more is refused."""
 
     @property

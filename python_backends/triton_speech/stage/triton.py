@@ -72,6 +72,11 @@ def text_array(*texts: str) -> Array:
     return np.array([text.encode() for text in texts], dtype=np.object_)
 
 
+def tensors(arrays: Mapping[str, Array]) -> list[Any]:
+    """Arrays as inputs of a call."""
+    return [pb_utils.Tensor(name, array) for name, array in arrays.items()]
+
+
 def respond(outputs: Mapping[str, Array], requested: Collection[str]) -> Any:
     """A response with the outputs that were asked for, and no other: the 2.51 stub crashes on surplus ones."""
     return pb_utils.InferenceResponse(

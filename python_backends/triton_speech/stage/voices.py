@@ -19,7 +19,8 @@ from ..parameters import Parameters
 from ..voices.name import check_name
 from ..voices.store import Found, VoiceLimits, VoiceStore
 from ..voices.voice import Array, Voice
-from .triton import read_inputs, read_text, respond, respond_error, start_stage, text_array, voices_folder
+from .late import ping_inputs, while_alive
+from .triton import read_inputs, read_text, respond, respond_error, start_stage, tensors, text_array, voices_folder
 
 log = logging.getLogger(__name__)
 
@@ -51,10 +52,10 @@ class VoicesStage:
         self._families = sorted(path.parent.name.removesuffix("_reference") for path in stages)
         self._commands = {"add": self._add, "list": self._list, "show": self._show, "remove": self._remove}
 
-    def execute(self, requests: list[Any]) -> list[Any]:
-        return [self._answer(request) for request in requests]
+    async def execute(self, requests: list[Any]) -> list[Any]:
+        return [await self._answer(request) for request in requests]
 
-    def _answer(self, request: Any) -> Any:
+    async def _answer(self, request: Any) -> Any:
         try:
             inputs = read_inputs(request)
             command = read_text(inputs, "COMMAND")
@@ -62,7 +63,7 @@ class VoicesStage:
                 raise invalid("COMMAND", f"{command!r} is not allowed, only {', '.join(self._commands)} are")
             if command in ("add", "remove") and not self._writable:
                 raise invalid("COMMAND", f"{command!r} is not allowed: the voices of this server are read-only")
-            result = self._commands[command](inputs)
+            result = await self._commands[command](inputs)
             return respond({"RESULT": text_array(json.dumps(result))}, request.requested_output_names())
         except OSError as error:
             told = SpeechError("INTERNAL", f"the folder of voices cannot be written: {error.strerror}")
@@ -70,8 +71,8 @@ class VoicesStage:
         except Exception as error:
             return respond_error(error, request.request_id())
 
-    def _add(self, inputs: Mapping[str, Array]) -> dict[str, Any]:
-        name = self._changeable_name(inputs)
+    async def _add(self, inputs: Mapping[str, Array]) -> dict[str, Any]:
+        name = await self._changeable_name(inputs)
         family = self._family(inputs)
         recordings = {field: inputs[field] for field in RECORDINGS if field in inputs}
         if not recordings:
@@ -80,26 +81,28 @@ class VoicesStage:
         if prompt_text is not None or "PROMPT_AUDIO" in inputs:
             # The frontend's own checks of a prompt, before anything is encoded.
             prompt = {field: inputs[field] for field in ("PROMPT_AUDIO", "PROMPT_TEXT") if field in inputs}
-            _ask(f"{family}_frontend", {"TEXT": text_array("Hello."), **prompt}, ["TOKENS"])
+            await _ask(f"{family}_frontend", {"TEXT": text_array("Hello."), **prompt}, ["TOKENS"])
         modes = load_family(family).VOICE_MODES
-        encoded = _ask(f"{family}_reference", recordings, frozenset().union(*modes.values()))
-        tensors = {output: tensor for output, tensor in encoded.items() if len(tensor)}
-        mode = next((mode for mode, outputs in modes.items() if outputs == set(tensors)), None)
+        outputs = frozenset[str]().union(*modes.values())
+        encoder = f"{family}_reference"
+        encoded = await while_alive(_ask(encoder, recordings, outputs), lambda: _ask(encoder, ping_inputs(), outputs))
+        latents = {output: array for output, array in encoded.items() if len(array)}
+        mode = next((mode for mode, outputs in modes.items() if outputs == set(latents)), None)
         if mode is None:
             raise invalid("REFERENCE_AUDIO", f"and PROMPT_AUDIO do not fit {family}, which offers {', '.join(modes)}")
         voice = Voice(
             family,
             mode,
-            tensors,
+            latents,
             prompt_text,
             datetime.now(timezone.utc).isoformat(timespec="seconds"),
             {field: hashlib.sha256(array.reshape(-1)[0]).hexdigest() for field, array in recordings.items()},
         )
         replaced = self._store.put(name, voice, self._limits)
-        return {**self._describe(name, voice), "replaced": replaced}
+        return {**self._describe(name, voice, await self._offers()), "replaced": replaced}
 
-    def _list(self, inputs: Mapping[str, Array]) -> dict[str, Any]:
-        offers = self._offers()
+    async def _list(self, inputs: Mapping[str, Array]) -> dict[str, Any]:
+        offers = await self._offers()
         voices = [
             {"name": name, "family": family, "mode": "built_in", "problem": ""}
             for family, offer in offers.items()
@@ -108,23 +111,22 @@ class VoicesStage:
         voices += [self._describe(name, found, offers) for name, found in self._store.scan()]
         return {"voices": voices, "writable": self._writable}
 
-    def _show(self, inputs: Mapping[str, Array]) -> dict[str, Any]:
+    async def _show(self, inputs: Mapping[str, Array]) -> dict[str, Any]:
         name = read_text(inputs, "NAME")
-        for voice in self._list(inputs)["voices"]:
+        for voice in (await self._list(inputs))["voices"]:
             if voice["name"] == name:
                 return dict(voice)
         raise unknown("NAME", check_name("NAME", name), HOW_TO_LIST)
 
-    def _remove(self, inputs: Mapping[str, Array]) -> dict[str, Any]:
-        name = self._changeable_name(inputs)
+    async def _remove(self, inputs: Mapping[str, Array]) -> dict[str, Any]:
+        name = await self._changeable_name(inputs)
         if not self._store.remove(name):
             raise unknown("NAME", name, HOW_TO_LIST)
         return {"name": name, "removed": True}
 
-    def _describe(self, name: str, found: Found, offers: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def _describe(self, name: str, found: Found, offers: Mapping[str, Any]) -> dict[str, Any]:
         if not isinstance(found, Voice):
             return {"name": name, "problem": str(found)}
-        offers = self._offers() if offers is None else offers
         if found.family not in offers:
             problem = f"is of the family {found.family!r}, and this server offers {', '.join(offers) or 'none'}"
         elif "silent" in offers[found.family]:
@@ -145,9 +147,9 @@ class VoicesStage:
             "problem": problem,
         }
 
-    def _changeable_name(self, inputs: Mapping[str, Array]) -> str:
+    async def _changeable_name(self, inputs: Mapping[str, Array]) -> str:
         name = check_name("NAME", read_text(inputs, "NAME"))
-        if any(name in offer["built_in"] for offer in self._offers().values()):
+        if any(name in offer["built_in"] for offer in (await self._offers()).values()):
             raise invalid("NAME", f"{name!r} is a built-in voice, which can be neither replaced nor removed")
         return name
 
@@ -162,12 +164,12 @@ class VoicesStage:
             raise invalid("FAMILY", f"{family!r} is none of this server's, which are {families}")
         return family
 
-    def _offers(self) -> dict[str, Any]:
+    async def _offers(self) -> dict[str, Any]:
         """What each family's frontend says of its voices."""
         offers = {}
         for family in self._families:
             try:
-                answer = _ask(f"{family}_frontend", {"CONTROL": text_array("voices")}, ["VOICES"])
+                answer = await _ask(f"{family}_frontend", {"CONTROL": text_array("voices")}, ["VOICES"])
                 offers[family] = json.loads(answer["VOICES"].reshape(-1)[0])
             except SpeechError as error:
                 log.error("the frontend of %s does not tell its voices: %s", family, error)
@@ -175,14 +177,14 @@ class VoicesStage:
         return offers
 
 
-def _ask(model: str, inputs: Mapping[str, Array], outputs: Iterable[str]) -> dict[str, Array]:
+async def _ask(model: str, inputs: Mapping[str, Array], outputs: Iterable[str]) -> dict[str, Array]:
     """The outputs of another stage, or its error."""
     call = pb_utils.InferenceRequest(
         model_name=model,
-        inputs=[pb_utils.Tensor(name, array) for name, array in inputs.items()],
+        inputs=tensors(inputs),
         requested_output_names=sorted(outputs),
     )
-    response = call.exec()
+    response = await call.async_exec()
     if response.has_error():
         raise SpeechError.from_text(response.error().message())
     return {tensor.name(): tensor.as_numpy() for tensor in response.output_tensors()}
