@@ -300,3 +300,27 @@ def test_a_folder_holds_no_more_voices_than_it_may(serving: Serving, calling: Ca
         told = voices.ask("add", "c", REFERENCE_AUDIO=ANN)
         assert told == "NAME: there are 2 voices, at most 2 are allowed"
         assert voices.names() == ["default", "a", "b"]
+
+
+def test_a_folder_that_cannot_be_written_is_told_without_its_path(
+    serving: Serving, calling: Calling, folder: Path
+) -> None:
+    """S8."""
+    with serving({}, folder) as server, calling(server.grpc_url) as caller:
+        folder.rmdir()
+        folder.touch()
+        voices = Voices(caller)
+        told = voices.ask("add", "ann", REFERENCE_AUDIO=ANN)
+        assert told in (f"the folder of voices cannot be written: {why}" for why in ("Not a directory", "File exists"))
+        assert voices.names() == ["default"]
+        assert voices.refusal("voxcpm2", VOICE="ann").startswith("VOICE: 'ann' is not known")
+        # The first voice makes the folder.
+        folder.unlink()
+        voices.add("ann", REFERENCE_AUDIO=ANN)
+        voices.speak("voxcpm2", VOICE="ann")
+
+
+def test_a_voices_prompt_that_leaves_no_room_is_told_of_the_voice(voices: Voices, pipeline: str) -> None:
+    voices.add("ann", PROMPT_AUDIO=ANN, PROMPT_TEXT="word " * 50)
+    told = voices.refusal(pipeline, VOICE="ann", TEXT="word " * 45)
+    assert told.startswith("VOICE: 'ann' has a prompt whose text has ")

@@ -140,7 +140,7 @@ class TritonServer:
             raise RuntimeError("the server has been started already")
         settings = self._settings
         install = find_server()
-        voices = find_voices(settings.voices, settings.models)
+        voices = find_voices(None, settings.models) if settings.voices is None else settings.voices
         self._ports = check_ports(settings.host, settings.ports)
         self._run = RunDirectory.create()
         try:

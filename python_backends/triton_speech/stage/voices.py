@@ -66,6 +66,7 @@ class VoicesStage:
             result = await self._commands[command](inputs)
             return respond({"RESULT": text_array(json.dumps(result))}, request.requested_output_names())
         except OSError as error:
+            log.exception("the folder of voices cannot be written")
             told = SpeechError("INTERNAL", f"the folder of voices cannot be written: {error.strerror}")
             return respond_error(told, request.request_id())
         except Exception as error:
