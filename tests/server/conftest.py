@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -106,6 +108,23 @@ def _request(model: str, inputs: Inputs, outputs: Sequence[str], request_id: str
 def bytes_array(value: str | bytes) -> Any:
     """A BYTES tensor of shape [1]."""
     return np.array([value.encode() if isinstance(value, str) else value], dtype=np.object_)
+
+
+@pytest.fixture(scope="session")
+def kill_stage() -> Callable[[TritonServer, str], None]:
+    """Kills the process of a model's only instance."""
+
+    def kill(server: TritonServer, model: str) -> None:
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):
+                words = path.read_bytes().split(b"\0")
+                parent = int((path.parent / "stat").read_text().rpartition(")")[2].split()[1])
+                if parent == server.pid and any(f"{model}_0_0".encode() in word for word in words):
+                    os.kill(int(path.parent.name), signal.SIGKILL)
+                    return
+        raise LookupError(model)
+
+    return kill
 
 
 @pytest.fixture(params=["voxcpm2", "voxcpm2_pipeline"])

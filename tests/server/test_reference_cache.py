@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
-import os
 import re
-import signal
-import time
 import urllib.request
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -156,38 +151,6 @@ def test_answers_to_many_go_each_to_its_own(caller: Any, counted: Counters) -> N
         else:
             assert answer.errors[0].startswith("REFERENCE_AUDIO: is not an audio file")
     assert counted("misses", "hits") == (8, 320)
-
-
-def stub_of(server: int, model: str) -> int:
-    """The process of a model's only instance."""
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            words = path.read_bytes().split(b"\0")
-            parent = int((path.parent / "stat").read_text().rpartition(")")[2].split()[1])
-            if parent == server and any(f"{model}_0_0".encode() in word for word in words):
-                return int(path.parent.name)
-    raise LookupError(model)
-
-
-def test_a_stage_that_dies_ends_the_requests_that_it_had_taken(
-    serving: Callable[..., AbstractContextManager[Any]], calling: Callable[[str], AbstractContextManager[Any]]
-) -> None:
-    """Triton itself answers none of them."""
-    with serving({"voxcpm2_reference": {"max_encodes": 1}}) as server, calling(server.grpc_url) as caller:
-        inputs = [{**TEXT, "REFERENCE_AUDIO": recording(29)[1]} for _ in range(24)]
-        counted = Counters(server)
-        with ThreadPoolExecutor(25) as threads:
-            add = {"COMMAND": "add", "NAME": "ann", "REFERENCE_AUDIO": recording(29)[1]}
-            answers = [threads.submit(caller.ask, "voxcpm2", one) for one in inputs]
-            while not counted("misses"):
-                pass
-            adding = threads.submit(caller.ask, "voices", add, ("RESULT",))
-            time.sleep(0.2)
-            os.kill(stub_of(server.pid, "voxcpm2_reference"), signal.SIGKILL)
-            texts = [text for answer in answers for text in answer.result().errors]
-        assert texts
-        assert all("is not healthy" in text for text in [*texts, *adding.result().errors])
-        assert len(adding.result().errors) == 1
 
 
 def test_more_recordings_than_places_are_refused(

@@ -306,7 +306,7 @@ def test_a_folder_that_cannot_be_written_is_told_without_its_path(
     serving: Serving, calling: Calling, folder: Path
 ) -> None:
     """S8."""
-    with serving({}, folder) as server, calling(server.grpc_url) as caller:
+    with serving({}, voices=folder) as server, calling(server.grpc_url) as caller:
         folder.rmdir()
         folder.touch()
         voices = Voices(caller)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import uuid
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
@@ -15,7 +16,7 @@ from pydantic import Field
 from ..errors import SpeechError, full
 from ..families.registry import load_family
 from ..parameters import Parameters
-from .late import ping_inputs, while_alive
+from .late import NOBODY, ping_inputs, while_alive
 from .triton import Reply, respond_error, start_stage, tensors, text_array
 
 log = logging.getLogger(__name__)
@@ -25,6 +26,7 @@ REFERENCE_INPUTS = ("REFERENCE_AUDIO", "PROMPT_AUDIO")
 LATENT_INPUTS = ("REFERENCE_LATENTS", "PROMPT_LATENTS")
 FRONTEND_OUTPUTS = ("STREAM_ID", "TOKENS", "SEED", "MAX_FRAMES", "CHUNK_SCHEDULE")
 CHUNK_OUTPUTS = ("STREAM_ID", "LATENTS", "SKIP_FRAMES", "CHUNK_INDEX", "FINISH_REASON", "ERROR")
+PING_OUTPUT = {"reference": "REFERENCE_LATENTS", "talker": "STREAM_ID", "codec": "SAMPLE_RATE"}
 CANCEL_POLL_SECONDS = 0.02
 END = object()
 
@@ -90,13 +92,14 @@ class FrontDoorStage:
         failure: Exception | None = None
         try:
             # A call opens with its first response, so this is the wait for a slot.
-            await asyncio.wait({opening}, timeout=self._parameters.queue_seconds)
-            if not opening.done():
-                self._keep(asyncio.create_task(self._drain(opening)))
+            begun = asyncio.ensure_future(self._alive("talker", opening, request_id))
+            await asyncio.wait({begun}, timeout=self._parameters.queue_seconds)
+            if not begun.done():
+                self._keep(asyncio.create_task(self._drain(begun)))
                 raise _no_place(self._parameters.queue_seconds)
-            chunks = await opening
+            chunks = await begun
             # Read to the end even after a failure: a dropped iterator leaks shared memory in the 2.51 stub.
-            async for chunk in self._each(iter(chunks)):
+            async for chunk in self._each(iter(chunks), request_id):
                 if failure is not None:
                     continue
                 try:
@@ -118,17 +121,19 @@ class FrontDoorStage:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _drain(self, opening: Any) -> None:
+    async def _drain(self, begun: asyncio.Future[Any]) -> None:
         """Reads what a stream still sends whose caller has been told already that it will not begin."""
-        async for _ in self._each(iter(await opening)):
-            pass
+        with contextlib.suppress(SpeechError):
+            async for _ in self._each(iter(await begun), NOBODY):
+                pass
 
     async def _pass_on(self, chunk: Any, reply: Reply, requested: Iterable[str], request_id: str) -> None:
         """Turns one of the talker's responses into one for the caller."""
         _raise_error(chunk)
         if not chunk.output_tensors():
             return
-        audio = await self._call("codec", chunk.output_tensors(), requested, request_id)
+        decoding = self._call("codec", chunk.output_tensors(), requested, request_id)
+        audio = await self._alive("codec", decoding, request_id)
         response = pb_utils.InferenceResponse(audio.output_tensors())
         if _is_last(chunk):
             reply.finish(response)
@@ -142,10 +147,7 @@ class FrontDoorStage:
         text = self._call("frontend", inputs, self._frontend_outputs, request_id)
         if not audio:
             return list((await text).output_tensors())
-        latents = while_alive(
-            self._call("reference", audio, LATENT_INPUTS, request_id),
-            lambda: self._call("reference", tensors(ping_inputs()), LATENT_INPUTS, request_id),
-        )
+        latents = self._alive("reference", self._call("reference", audio, LATENT_INPUTS, request_id), request_id)
         prepared, encoded = await asyncio.gather(text, latents)
         settings = [tensor for tensor in prepared.output_tensors() if tensor.name() not in LATENT_INPUTS]
         return [*settings, *encoded.output_tensors()]
@@ -172,11 +174,26 @@ class FrontDoorStage:
         )
         return asyncio.ensure_future(call.async_exec(decoupled=True) if decoupled else call.async_exec())
 
-    async def _each(self, chunks: Iterator[Any]) -> AsyncIterator[Any]:
+    async def _alive(self, stage: str, answer: Awaitable[Any], request_id: str) -> Any:
+        return await while_alive(stage, answer, lambda: self._ping(stage, request_id))
+
+    async def _ping(self, stage: str, request_id: str) -> None:
+        """Raises what Triton answers for a stage that has died."""
+        is_talker = stage == "talker"
+        response = await self._call(
+            stage, tensors(ping_inputs(stage)), (PING_OUTPUT[stage],), request_id, decoupled=is_talker
+        )
+        if is_talker:
+            for part in await asyncio.get_running_loop().run_in_executor(self._threads, list, iter(response)):
+                _raise_error(part)
+
+    async def _each(self, chunks: Iterator[Any], request_id: str) -> AsyncIterator[Any]:
+        """The talker's responses."""
         loop = asyncio.get_running_loop()
         while True:
             waiting = loop.run_in_executor(self._threads, next, chunks, END)
-            chunk = await asyncio.wait_for(waiting, self._parameters.stall_seconds)
+            alive = self._alive("talker", waiting, request_id)
+            chunk = await asyncio.wait_for(alive, self._parameters.stall_seconds)
             if chunk is END:
                 return
             yield chunk
@@ -193,7 +210,7 @@ class FrontDoorStage:
         try:
             control = pb_utils.Tensor("CONTROL", text_array("cancel"))
             answers = await self._call("talker", [control, stream_id], ("STREAM_ID",), request_id, decoupled=True)
-            async for answer in self._each(iter(answers)):
+            async for answer in self._each(iter(answers), request_id):
                 _raise_error(answer)
         except Exception:
             log.exception("request %s: the talker could not be told to stop", request_id)

@@ -3,32 +3,50 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from .triton import Array
+from ..errors import SpeechError
+from .triton import Array, text_array
+
+log = logging.getLogger(__name__)
 
 PING_SECONDS = 1.0
+NOBODY = "ping"
+"""No stream has this id."""
 
 
-async def while_alive(answer: Awaitable[Any], ping: Callable[[], Awaitable[Any]]) -> Any:
-    """The answer of such a stage, or what ``ping`` raises.
+async def while_alive(stage: str, answer: Awaitable[Any], ping: Callable[[], Awaitable[Any]]) -> Any:
+    """The answer of such a stage.
 
     When a stage dies, Triton refuses the calls that come later, and leaves those that the stage had taken without an
     answer for ever. So a long wait asks it something small, again and again.
+
+    Raises:
+        SpeechError: UNAVAILABLE when ``ping`` fails.
     """
     waiting = asyncio.ensure_future(answer)
     try:
         while not (await asyncio.wait({waiting}, timeout=PING_SECONDS))[0]:
-            await ping()
+            try:
+                await ping()
+            except Exception as error:
+                log.exception("the %s stage does not answer", stage)
+                raise SpeechError(
+                    "UNAVAILABLE", f"the {stage} stage has died and took the request along; try again in a moment"
+                ) from error
     except BaseException:
         waiting.cancel()
         raise
     return waiting.result()
 
 
-def ping_inputs() -> Mapping[str, Array]:
-    """What the reference stage answers at once, without work."""
-    return {"REFERENCE_LATENTS": np.zeros((0, 1, 1), dtype=np.float32)}
+def ping_inputs(stage: str) -> Mapping[str, Array]:
+    """What a stage answers at once, without work."""
+    if stage == "reference":
+        return {"REFERENCE_LATENTS": np.zeros((0, 1, 1), dtype=np.float32)}
+    command = {"talker": "cancel", "codec": "release"}[stage]
+    return {"CONTROL": text_array(command), "STREAM_ID": text_array(NOBODY)}

@@ -86,7 +86,11 @@ class VoicesStage:
         modes = load_family(family).VOICE_MODES
         outputs = frozenset[str]().union(*modes.values())
         encoder = f"{family}_reference"
-        encoded = await while_alive(_ask(encoder, recordings, outputs), lambda: _ask(encoder, ping_inputs(), outputs))
+        encoded = await while_alive(
+            "reference",
+            _ask(encoder, recordings, outputs),
+            lambda: _ask(encoder, ping_inputs("reference"), outputs),
+        )
         latents = {output: array for output, array in encoded.items() if len(array)}
         mode = next((mode for mode, outputs in modes.items() if outputs == set(latents)), None)
         if mode is None:

@@ -1,0 +1,63 @@
+"""A stage whose process dies: whoever waits for it hears of it, though Triton itself tells nobody."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+
+Serving = Callable[..., AbstractContextManager[Any]]
+Calling = Callable[[str], AbstractContextManager[Any]]
+Kill = Callable[[Any, str], None]
+
+LONG = {"TEXT": "word " * 45, "CHUNK_SCHEDULE": np.array([1], np.int32), "INFERENCE_STEPS": np.array([100], np.int32)}
+SHORT = {"TEXT": "Hi.", "SEED": np.array([1], np.uint64), "MAX_SECONDS": np.array([0.2], np.float32)}
+HAS_DIED = "the {} stage has died and took the request along; try again in a moment"
+
+
+def recording(seed: int) -> bytes:
+    """29 seconds of noise, each seed another."""
+    samples = np.random.default_rng(seed).uniform(-0.5, 0.5, 29 * 16_000)
+    file = io.BytesIO()
+    soundfile.write(file, samples, 16_000, format="WAV", subtype="PCM_16")
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("stage", ["talker", "codec"])
+def test_a_stage_that_dies_in_the_middle_of_streams_ends_them(
+    serving: Serving, calling: Calling, kill_stage: Kill, stage: str
+) -> None:
+    with serving({}) as server, calling(server.grpc_url) as caller, ThreadPoolExecutor(4) as threads:
+        streams = [caller.open("voxcpm2", {**LONG, "SEED": np.array([seed], np.uint64)}) for seed in range(4)]
+        for stream in streams:
+            assert not next(stream).error_message
+        kill_stage(server, f"voxcpm2_{stage}")
+        for rest in threads.map(list, streams):
+            errors = [message.error_message for message in rest if message.error_message]
+            # A call that is made after the death is refused by Triton itself.
+            assert len(errors) == 1
+            assert errors[0] == HAS_DIED.format(stage) or "is not healthy" in errors[0]
+
+
+def test_a_reference_stage_that_dies_ends_the_requests_that_it_had_taken(
+    serving: Serving, calling: Calling, kill_stage: Kill
+) -> None:
+    with serving({"voxcpm2_reference": {"max_encodes": 1}}) as server, calling(server.grpc_url) as caller:
+        inputs = [{**SHORT, "REFERENCE_AUDIO": recording(seed)} for seed in range(8)]
+        with ThreadPoolExecutor(9) as threads:
+            answers = [threads.submit(caller.ask, "voxcpm2", one) for one in inputs]
+            add = {"COMMAND": "add", "NAME": "ann", "REFERENCE_AUDIO": recording(99)}
+            adding = threads.submit(caller.ask, "voices", add, ("RESULT",))
+            time.sleep(0.5)
+            kill_stage(server, "voxcpm2_reference")
+            texts = [text for answer in answers for text in answer.result().errors]
+        assert texts
+        assert {text for text in texts if "is not healthy" not in text} <= {HAS_DIED.format("reference")}
+        assert len(adding.result().errors) == 1
