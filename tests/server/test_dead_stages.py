@@ -10,7 +10,6 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
-import pytest
 import soundfile
 
 Serving = Callable[..., AbstractContextManager[Any]]
@@ -30,20 +29,42 @@ def recording(seed: int) -> bytes:
     return file.getvalue()
 
 
-@pytest.mark.parametrize("stage", ["talker", "codec"])
-def test_a_stage_that_dies_in_the_middle_of_streams_ends_them(
-    serving: Serving, calling: Calling, kill_stage: Kill, stage: str
+def test_a_talker_that_dies_in_the_middle_of_streams_ends_them(
+    serving: Serving, calling: Calling, kill_stage: Kill
 ) -> None:
-    with serving({}) as server, calling(server.grpc_url) as caller, ThreadPoolExecutor(4) as threads:
-        streams = [caller.open("voxcpm2", {**LONG, "SEED": np.array([seed], np.uint64)}) for seed in range(4)]
+    with serving({}) as server, calling(server.grpc_url) as caller, ThreadPoolExecutor(8) as threads:
+        streams = [caller.open("voxcpm2", {**LONG, "SEED": np.array([seed], np.uint64)}) for seed in range(8)]
         for stream in streams:
             assert not next(stream).error_message
-        kill_stage(server, f"voxcpm2_{stage}")
+        kill_stage(server, "voxcpm2_talker")
         for rest in threads.map(list, streams):
             errors = [message.error_message for message in rest if message.error_message]
             # A call that is made after the death is refused by Triton itself.
             assert len(errors) == 1
-            assert errors[0] == HAS_DIED.format(stage) or "is not healthy" in errors[0]
+            assert errors[0] == HAS_DIED.format("talker") or "is not healthy" in errors[0]
+
+
+def test_a_codec_that_dies_with_chunks_in_it_ends_their_streams(
+    serving: Serving, calling: Calling, kill_stage: Kill
+) -> None:
+    """Killed while it waits: a process that dies within a call of Triton's takes a lock along, and the server down."""
+    company = 16
+    patience = {"deterministic": "false", "min_batch": company, "max_wait_ms": 600_000}
+    with serving({"voxcpm2_codec": patience}) as server, calling(server.grpc_url) as caller:
+        for name in range(company - 1):
+            assert not caller.ask("voxcpm2_codec", first_chunk(str(name)), ("AUDIO",)).errors
+        with ThreadPoolExecutor(1) as threads:
+            # The last of the company waits for the others' next chunks.
+            asked = threads.submit(caller.ask, "voxcpm2", SHORT)
+            time.sleep(1.0)
+            assert not asked.done()
+            kill_stage(server, "voxcpm2_codec")
+            assert asked.result().errors == [HAS_DIED.format("codec")]
+
+
+def first_chunk(stream: str) -> dict[str, Any]:
+    numbers = {name: np.array([0], np.int32) for name in ("SKIP_FRAMES", "CHUNK_INDEX")}
+    return {"STREAM_ID": stream, "LATENTS": np.zeros((1, 2, 8), np.float32), "FINISH_REASON": "", **numbers}
 
 
 def test_a_reference_stage_that_dies_ends_the_requests_that_it_had_taken(

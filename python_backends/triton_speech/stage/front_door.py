@@ -57,6 +57,7 @@ class FrontDoorStage:
         # As many again for cancels, which must not wait behind the streams that they end.
         self._threads = ThreadPoolExecutor(2 * self._parameters.max_streams, thread_name_prefix="stream")
         self._tasks: set[asyncio.Task[None]] = set()
+        self._pings: dict[str, asyncio.Future[None]] = {}
         self._live = 0
 
     async def execute(self, requests: list[Any]) -> None:
@@ -89,32 +90,36 @@ class FrontDoorStage:
         opening = self._submit("talker", talker_inputs, CHUNK_OUTPUTS, request_id, decoupled=True)
         # A watcher ends by itself, soon after the reply.
         self._keep(asyncio.create_task(self._watch(reply, stream_id, request_id)))
-        failure: Exception | None = None
         try:
             # A call opens with its first response, so this is the wait for a slot.
-            begun = asyncio.ensure_future(self._alive("talker", opening, request_id))
+            begun = asyncio.ensure_future(self._alive("talker", opening))
             await asyncio.wait({begun}, timeout=self._parameters.queue_seconds)
             if not begun.done():
                 self._keep(asyncio.create_task(self._drain(begun)))
                 raise _no_place(self._parameters.queue_seconds)
             chunks = await begun
             # Read to the end even after a failure: a dropped iterator leaks shared memory in the 2.51 stub.
-            async for chunk in self._each(iter(chunks), request_id):
-                if failure is not None:
+            async for chunk in self._each(iter(chunks)):
+                if reply.ended:
                     continue
                 try:
                     await self._pass_on(chunk, reply, requested, request_id)
                 except Exception as error:
-                    failure = error
-                    await self._cancel(stream_id, request_id)
+                    self._fail(error, reply, stream_id, request_id)
+            if not reply.ended:
+                raise SpeechError("INTERNAL", "the talker ended without a last chunk; no speech was made")
         except Exception as error:
-            failure = failure or error
-            await self._cancel(stream_id, request_id)
-        if failure is None and not reply.ended:
-            failure = SpeechError("INTERNAL", "the talker ended without a last chunk; no speech was made")
-        if failure is not None:
-            await self._release(stream_id, request_id)
-            raise failure
+            self._fail(error, reply, stream_id, request_id)
+
+    def _fail(self, error: Exception, reply: Reply, stream_id: Any, request_id: str) -> None:
+        """Tells the caller at once; a stage that does not answer must not keep it waiting."""
+        if not reply.ended:
+            reply.finish(respond_error(error, request_id))
+            self._keep(asyncio.create_task(self._clean_up(stream_id, request_id)))
+
+    async def _clean_up(self, stream_id: Any, request_id: str) -> None:
+        await self._cancel(stream_id, request_id)
+        await self._release(stream_id, request_id)
 
     def _keep(self, task: asyncio.Task[None]) -> None:
         """The loop itself holds tasks only weakly."""
@@ -124,7 +129,7 @@ class FrontDoorStage:
     async def _drain(self, begun: asyncio.Future[Any]) -> None:
         """Reads what a stream still sends whose caller has been told already that it will not begin."""
         with contextlib.suppress(SpeechError):
-            async for _ in self._each(iter(await begun), NOBODY):
+            async for _ in self._each(iter(await begun)):
                 pass
 
     async def _pass_on(self, chunk: Any, reply: Reply, requested: Iterable[str], request_id: str) -> None:
@@ -133,7 +138,7 @@ class FrontDoorStage:
         if not chunk.output_tensors():
             return
         decoding = self._call("codec", chunk.output_tensors(), requested, request_id)
-        audio = await self._alive("codec", decoding, request_id)
+        audio = await self._alive("codec", decoding)
         response = pb_utils.InferenceResponse(audio.output_tensors())
         if _is_last(chunk):
             reply.finish(response)
@@ -147,7 +152,7 @@ class FrontDoorStage:
         text = self._call("frontend", inputs, self._frontend_outputs, request_id)
         if not audio:
             return list((await text).output_tensors())
-        latents = self._alive("reference", self._call("reference", audio, LATENT_INPUTS, request_id), request_id)
+        latents = self._alive("reference", self._call("reference", audio, LATENT_INPUTS, request_id))
         prepared, encoded = await asyncio.gather(text, latents)
         settings = [tensor for tensor in prepared.output_tensors() if tensor.name() not in LATENT_INPUTS]
         return [*settings, *encoded.output_tensors()]
@@ -174,25 +179,31 @@ class FrontDoorStage:
         )
         return asyncio.ensure_future(call.async_exec(decoupled=True) if decoupled else call.async_exec())
 
-    async def _alive(self, stage: str, answer: Awaitable[Any], request_id: str) -> Any:
-        return await while_alive(stage, answer, lambda: self._ping(stage, request_id))
+    async def _alive(self, stage: str, answer: Awaitable[Any]) -> Any:
+        return await while_alive(stage, answer, lambda: self._ping(stage))
 
-    async def _ping(self, stage: str, request_id: str) -> None:
-        """Raises what Triton answers for a stage that has died."""
+    async def _ping(self, stage: str) -> None:
+        """Raises what Triton answers for a stage that has died: after a second, so all that wait share one question."""
+        if stage not in self._pings:
+            self._pings[stage] = asyncio.ensure_future(self._ask(stage))
+            self._pings[stage].add_done_callback(lambda _: self._pings.pop(stage))
+        await asyncio.shield(self._pings[stage])
+
+    async def _ask(self, stage: str) -> None:
         is_talker = stage == "talker"
         response = await self._call(
-            stage, tensors(ping_inputs(stage)), (PING_OUTPUT[stage],), request_id, decoupled=is_talker
+            stage, tensors(ping_inputs(stage)), (PING_OUTPUT[stage],), NOBODY, decoupled=is_talker
         )
         if is_talker:
             for part in await asyncio.get_running_loop().run_in_executor(self._threads, list, iter(response)):
                 _raise_error(part)
 
-    async def _each(self, chunks: Iterator[Any], request_id: str) -> AsyncIterator[Any]:
+    async def _each(self, chunks: Iterator[Any]) -> AsyncIterator[Any]:
         """The talker's responses."""
         loop = asyncio.get_running_loop()
         while True:
             waiting = loop.run_in_executor(self._threads, next, chunks, END)
-            alive = self._alive("talker", waiting, request_id)
+            alive = self._alive("talker", waiting)
             chunk = await asyncio.wait_for(alive, self._parameters.stall_seconds)
             if chunk is END:
                 return
@@ -210,7 +221,7 @@ class FrontDoorStage:
         try:
             control = pb_utils.Tensor("CONTROL", text_array("cancel"))
             answers = await self._call("talker", [control, stream_id], ("STREAM_ID",), request_id, decoupled=True)
-            async for answer in self._each(iter(answers), request_id):
+            async for answer in self._each(iter(answers)):
                 _raise_error(answer)
         except Exception:
             log.exception("request %s: the talker could not be told to stop", request_id)

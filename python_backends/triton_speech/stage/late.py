@@ -14,7 +14,7 @@ from .triton import Array, text_array
 
 log = logging.getLogger(__name__)
 
-PING_SECONDS = 1.0
+PING_SECONDS = 0.5
 NOBODY = "ping"
 """No stream has this id."""
 
