@@ -32,8 +32,9 @@ def recording(seed: int) -> bytes:
 def test_a_talker_that_dies_in_the_middle_of_streams_ends_them(
     serving: Serving, calling: Calling, kill_stage: Kill
 ) -> None:
-    with serving({}) as server, calling(server.grpc_url) as caller, ThreadPoolExecutor(8) as threads:
-        streams = [caller.open("voxcpm2", {**LONG, "SEED": np.array([seed], np.uint64)}) for seed in range(8)]
+    with serving({}) as server, calling(server.grpc_url) as caller, ThreadPoolExecutor(2) as threads:
+        # Slow streams, so that the talker is not killed within a call of Triton's (see below).
+        streams = [caller.open("voxcpm2", {**LONG, "SEED": np.array([seed], np.uint64)}) for seed in range(2)]
         for stream in streams:
             assert not next(stream).error_message
         kill_stage(server, "voxcpm2_talker")
