@@ -9,24 +9,25 @@ x is read anyway. They read the past in `old` and renew it in `rows`, which must
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from . import triton_language
 from .streaming_layers import Depthwise, Output, Past, SnakeLayer
 
-# A torch built for a GPU brings the Triton language along; one for the CPU does not.
-_HAS_TRITON_LANGUAGE = importlib.util.find_spec("triton") is not None
+_HAS_TRITON_LANGUAGE = triton_language.IS_INSTALLED
 # The Triton language's interpreter computes on a CPU: slow, but enough to test the kernels.
 _INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def has_kernels(x: Tensor) -> bool:
     """True where the functions here are kernels for tensors like `x`."""
-    return _HAS_TRITON_LANGUAGE and (x.is_cuda or _INTERPRETED) and x.dtype == torch.float32
+    if not (_HAS_TRITON_LANGUAGE and (x.is_cuda or _INTERPRETED) and x.dtype == torch.float32):
+        return False
+    return triton_language.compiles(x.device)
 
 
 def _kernels(x: Tensor) -> Any:

@@ -6,7 +6,6 @@ the functions here say what they compute and are what runs everywhere else.
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,12 +13,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-# A torch built for a GPU brings the Triton language along; one for the CPU does not.
-_HAS_TRITON_LANGUAGE = importlib.util.find_spec("triton") is not None
+from . import triton_language
+
+_HAS_TRITON_LANGUAGE = triton_language.IS_INSTALLED
 
 
 def _kernels(x: Tensor) -> Any:
-    if not (x.is_cuda and _HAS_TRITON_LANGUAGE):
+    if not (x.is_cuda and _HAS_TRITON_LANGUAGE and triton_language.compiles(x.device)):
         return None
     from . import kernels
 
