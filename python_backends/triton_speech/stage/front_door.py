@@ -58,6 +58,8 @@ class FrontDoorStage:
         self._threads = ThreadPoolExecutor(2 * self._parameters.max_streams, thread_name_prefix="stream")
         self._tasks: set[asyncio.Task[None]] = set()
         self._pings: dict[str, asyncio.Future[None]] = {}
+        self._died: set[str] = set()
+        """Stages that have not answered since they failed. Each call of one keeps the next one waiting for a second."""
         self._live = 0
 
     async def execute(self, requests: list[Any]) -> None:
@@ -118,8 +120,10 @@ class FrontDoorStage:
             self._keep(asyncio.create_task(self._clean_up(stream_id, request_id)))
 
     async def _clean_up(self, stream_id: Any, request_id: str) -> None:
-        await self._cancel(stream_id, request_id)
-        await self._release(stream_id, request_id)
+        if "talker" not in self._died:
+            await self._cancel(stream_id, request_id)
+        if "codec" not in self._died:
+            await self._release(stream_id, request_id)
 
     def _keep(self, task: asyncio.Task[None]) -> None:
         """The loop itself holds tasks only weakly."""
@@ -139,6 +143,7 @@ class FrontDoorStage:
             return
         decoding = self._call("codec", chunk.output_tensors(), requested, request_id)
         audio = await self._alive("codec", decoding)
+        self._died.discard("codec")
         response = pb_utils.InferenceResponse(audio.output_tensors())
         if _is_last(chunk):
             reply.finish(response)
@@ -191,12 +196,17 @@ class FrontDoorStage:
 
     async def _ask(self, stage: str) -> None:
         is_talker = stage == "talker"
-        response = await self._call(
-            stage, tensors(ping_inputs(stage)), (PING_OUTPUT[stage],), NOBODY, decoupled=is_talker
-        )
-        if is_talker:
-            for part in await asyncio.get_running_loop().run_in_executor(self._threads, list, iter(response)):
-                _raise_error(part)
+        try:
+            response = await self._call(
+                stage, tensors(ping_inputs(stage)), (PING_OUTPUT[stage],), NOBODY, decoupled=is_talker
+            )
+            if is_talker:
+                for part in await asyncio.get_running_loop().run_in_executor(self._threads, list, iter(response)):
+                    _raise_error(part)
+        except Exception:
+            self._died.add(stage)
+            raise
+        self._died.discard(stage)
 
     async def _each(self, chunks: Iterator[Any]) -> AsyncIterator[Any]:
         """The talker's responses."""
@@ -207,6 +217,7 @@ class FrontDoorStage:
             chunk = await asyncio.wait_for(alive, self._parameters.stall_seconds)
             if chunk is END:
                 return
+            self._died.discard("talker")
             yield chunk
 
     async def _watch(self, reply: Reply, stream_id: Any, request_id: str) -> None:
