@@ -27,6 +27,9 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "demo": Command("triton_speech_client.cli.demo", "start a server, speak one sentence into a file, stop", "server"),
+    "gateway": Command(
+        "triton_speech_client.gateway.command", "serve OpenAI's speech API, live text and a page", "gateway"
+    ),
     "say": Command("triton_speech_client.cli.say", "speak a text into a file or to the loudspeaker", "client"),
     "serve": Command("triton_speech.serve.command", "start Triton with the speech pipelines", "server"),
     "tiny-checkpoint": Command(

@@ -1,0 +1,135 @@
+"""Who may call, and how much: API keys, rates, and utterances at once."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from triton_speech_client.gateway.errors import RETRY_SECONDS, ApiError
+from triton_speech_client.gateway.settings import ApiKey
+
+ANONYMOUS = "anonymous"
+
+
+class Bucket:
+    """``per_minute`` units that refill evenly; a caller may use a minute's worth at once. None is no limit."""
+
+    def __init__(self, per_minute: int | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._capacity = math.inf if per_minute is None else float(per_minute)
+        self._level = self._capacity
+        self._clock = clock
+        self._filled = clock()
+
+    def take(self, amount: float) -> float:
+        """Takes ``amount`` and returns 0, or takes nothing and returns the seconds until it would be there."""
+        if math.isinf(self._capacity):
+            return 0.0
+        now = self._clock()
+        self._level = min(self._capacity, self._level + (now - self._filled) * self._capacity / 60)
+        self._filled = now
+        if amount > self._capacity:
+            return math.inf
+        if amount > self._level:
+            return (amount - self._level) * 60 / self._capacity
+        self._level -= amount
+        return 0.0
+
+
+class Caller:
+    """One key's allowances, shared by all of its requests."""
+
+    def __init__(self, name: str, key: ApiKey | None, house: House) -> None:
+        self.name = name
+        self.active = 0
+        self._house = house
+        self._max_concurrent = key.max_concurrent if key else None
+        self._requests = Bucket(key.requests_per_minute if key else None)
+        self._characters = Bucket(key.characters_per_minute if key else None)
+
+    @contextmanager
+    def utterance(self, characters: int = 0) -> Iterator[None]:
+        """Holds a place for one utterance while it is made.
+
+        Raises:
+            ApiError: 429 where this caller has used up what is allowed to him, 503 where the gateway is full.
+        """
+        if self._max_concurrent is not None and self.active >= self._max_concurrent:
+            raise _too_much(f"{self._max_concurrent} utterances at once are allowed", RETRY_SECONDS)
+        self._house.check_place()
+        if wait := self._requests.take(1):
+            raise _too_much("the requests of this minute are used up", wait)
+        self.spend(characters)
+        self.active += 1
+        self._house.active += 1
+        try:
+            yield
+        finally:
+            self.active -= 1
+            self._house.active -= 1
+
+    def spend(self, characters: int) -> None:
+        """Counts characters of text; raises ``ApiError`` 429 where too few are left."""
+        wait = self._characters.take(characters)
+        if math.isinf(wait):
+            raise ApiError(
+                429, f"{characters} characters are more than this key may use in a minute", code="rate_limit"
+            )
+        if wait:
+            raise _too_much("the characters of this minute are used up", wait)
+
+
+class House:
+    """How many utterances run, of all callers together."""
+
+    def __init__(self, max_concurrent: int) -> None:
+        self.active = 0
+        self._max_concurrent = max_concurrent
+
+    def check_place(self) -> None:
+        if self.active >= self._max_concurrent:
+            headers = {"Retry-After": str(RETRY_SECONDS)}
+            text = f"the gateway is full ({self._max_concurrent}); try again in a moment"
+            raise ApiError(503, text, code="overloaded", headers=headers)
+
+
+class Access:
+    """Knows the keys. Without any, everybody is let in as one caller without limits of his own."""
+
+    def __init__(self, keys: Sequence[ApiKey], max_concurrent: int) -> None:
+        self.house = House(max_concurrent)
+        self._callers = [(key.digest, Caller(key.name, key, self.house)) for key in keys]
+        self._anonymous = Caller(ANONYMOUS, None, self.house)
+
+    @property
+    def is_open(self) -> bool:
+        return not self._callers
+
+    def caller(self, authorization: str | None) -> Caller:
+        """The caller behind an ``Authorization`` header; raises ``ApiError`` 401 for none that is known."""
+        if self.is_open:
+            return self._anonymous
+        scheme, _, token = (authorization or "").partition(" ")
+        if scheme.lower() != "bearer" or not token.strip():
+            raise _unauthorized("no API key was given; send it as 'Authorization: Bearer KEY'")
+        digest = hashlib.sha256(token.strip().encode("utf-8", "surrogateescape")).digest()
+        found = None
+        # All are compared, and digests of one length: the time tells nothing about a key.
+        for known, caller in self._callers:
+            if hmac.compare_digest(known, digest):
+                found = caller
+        if found is None:
+            raise _unauthorized("the API key is not known")
+        return found
+
+
+def _unauthorized(text: str) -> ApiError:
+    return ApiError(401, text, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
+
+
+def _too_much(text: str, wait: float) -> ApiError:
+    headers = {"Retry-After": str(math.ceil(wait))}
+    return ApiError(429, f"{text}; try again in {math.ceil(wait)} s", code="rate_limit_exceeded", headers=headers)

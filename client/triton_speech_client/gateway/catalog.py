@@ -1,0 +1,79 @@
+"""What the Triton server offers, remembered for a moment, and the clients that speak to it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from triton_speech_client.aio_client import AsyncSpeechClient
+from triton_speech_client.errors import SpeechClientError
+from triton_speech_client.gateway.errors import ApiError
+from triton_speech_client.gateway.settings import GatewaySettings
+
+REMEMBER_SECONDS = 5.0
+
+
+class Catalog:
+    """Pipelines by the names that callers use. Belongs to one event loop."""
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        self._settings = settings
+        self._clients: dict[str, AsyncSpeechClient] = {}
+        self._pipelines: list[str] = []
+        self._read_at = -REMEMBER_SECONDS
+        self._reading = asyncio.Lock()
+
+    async def close(self) -> None:
+        for client in self._clients.values():
+            await client.close()
+
+    def client(self, pipeline: str) -> AsyncSpeechClient:
+        """The client of a pipeline; all requests for it share its connection."""
+        if pipeline not in self._clients:
+            self._clients[pipeline] = AsyncSpeechClient(self._settings.triton, pipeline)
+        return self._clients[pipeline]
+
+    async def pipelines(self, longest: float = REMEMBER_SECONDS) -> list[str]:
+        """The pipelines that are ready, as of ``longest`` seconds ago at most; raises what the client raises."""
+        async with self._reading:
+            if time.monotonic() - self._read_at >= longest:
+                self._pipelines = await self.client(self._settings.model).pipelines()
+                self._read_at = time.monotonic()
+        return self._pipelines
+
+    async def models(self) -> list[str]:
+        """The names to call: pipelines, and aliases of the default one."""
+        pipelines = await self.pipelines()
+        aliases = [name for name in self._settings.model_aliases if name not in pipelines]
+        return [*pipelines, *(aliases if pipelines else ())]
+
+    async def speaker(self, model: str | None) -> AsyncSpeechClient:
+        """The client of the pipeline that a request's ``model`` means; None means the default one.
+
+        Raises:
+            ApiError: 404 for a model that is not offered.
+        """
+        is_alias = model is None or model in self._settings.model_aliases
+        name = self._settings.model if is_alias else str(model)
+        # A name that was there a while ago is still the one meant; Triton itself says if it is gone.
+        if name in self._pipelines:
+            return self.client(name)
+        # A wrong name must not cost Triton a list of its models each time.
+        offered = await self.pipelines(longest=1.0)
+        if not is_alias and model in offered:
+            return self.client(model or "")
+        if is_alias and offered:
+            return self.client(name if name in offered else offered[0])
+        known = ", ".join(offered) or "none"
+        raise ApiError(404, f"model: {name!r} is not offered; known are {known}", param="model", code="model_not_found")
+
+    async def is_ready(self) -> bool:
+        """Whether a pipeline takes requests now."""
+        try:
+            return bool(await self.pipelines(longest=1.0))
+        except SpeechClientError:
+            return False
+
+    def voice(self, name: str | None) -> str | None:
+        """The stored voice that ``name`` means, None for the default one."""
+        return None if name in self._settings.voice_aliases else name
