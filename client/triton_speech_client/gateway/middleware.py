@@ -6,7 +6,6 @@ import re
 import time
 import uuid
 from collections.abc import Sequence
-from typing import Any
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -105,7 +104,7 @@ class OriginGuard:
         error = ApiError(403, "this gateway takes no requests from other web sites", code="origin_not_allowed")
         if scope["type"] == "websocket":
             await receive()
-        await error.response()(scope, receive, _denial(send) if scope["type"] == "websocket" else send)
+        await error.response()(scope, receive, send)
 
     def _is_welcome(self, scope: Scope) -> bool:
         headers = Headers(scope=scope)
@@ -113,12 +112,3 @@ class OriginGuard:
         if origin is None or scope.get("method") in ("GET", "HEAD", "OPTIONS"):
             return True
         return "*" in self._allowed or origin in self._allowed or urlsplit(origin).netloc == headers.get("host")
-
-
-def _denial(send: Send) -> Send:
-    """Makes an HTTP answer out of the refusal of a WebSocket."""
-
-    async def wrapped(message: Any) -> None:
-        await send({**message, "type": f"websocket.{message['type']}"})
-
-    return wrapped

@@ -21,6 +21,7 @@ from triton_speech_client.gateway.errors import invalid
 FETCH_SECONDS = 10.0
 FETCH_BYTES = 16 * 2**20
 MAX_REDIRECTS = 3
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _REDIRECTS = (301, 302, 303, 307, 308)
 
 
@@ -51,15 +52,11 @@ def is_public(address: str) -> bool:
     """Whether an IP address is one of the open internet, also where another address hides within it."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address):
-        inner = ip.ipv4_mapped or ip.sixtofour
-        if inner is None and (ip in _NAT64 or not int(ip) >> 32):
-            inner = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
-        if inner is not None and not is_public(str(inner)):
+        if ip.ipv4_mapped is not None or ip in _NAT64:
+            return is_public(str(ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)))
+        if ip.sixtofour is not None and not is_public(str(ip.sixtofour)):
             return False
     return ip.is_global and not ip.is_multicast and not ip.is_reserved
-
-
-_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 
 
 class UrlFetcher:
@@ -145,8 +142,8 @@ class UrlFetcher:
         return bytes(body)
 
 
-class _NotAllowedError(OSError):
-    pass
+class _NotAllowedError(Exception):
+    """No OSError: aiohttp would take it for a failure of the network."""
 
 
 class _CheckedResolver(AbstractResolver):
