@@ -75,14 +75,14 @@ def create_app(settings: GatewaySettings) -> FastAPI:
     return app
 
 
-def gateway_of(request: Request) -> Gateway:
+async def gateway_of(request: Request) -> Gateway:
     """The shared state, for routes."""
     return request.app.state.gateway
 
 
-def caller_of(request: Request) -> Caller:
+async def caller_of(request: Request) -> Caller:
     """Whoever sent the request; raises ``ApiError`` 401."""
-    return gateway_of(request).access.caller(request.headers.get("authorization"))
+    return (await gateway_of(request)).access.caller(request.headers.get("authorization"))
 
 
 SharedGateway = Annotated[Gateway, Depends(gateway_of)]

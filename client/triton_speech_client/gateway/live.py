@@ -86,8 +86,8 @@ class LiveSession:
             try:
                 await self._send({"type": "session.created", "session": self._id})
                 await self._read_events()
-            except (WebSocketDisconnect, RuntimeError):
-                pass  # the other side has gone, while we read or while we sent
+            except WebSocketDisconnect:
+                pass
             finally:
                 await self._stop()
 
@@ -105,6 +105,8 @@ class LiveSession:
                 return
             try:
                 await self._take(message.get("text"))
+            except WebSocketDisconnect:
+                raise
             except Exception as error:
                 await self._send_error(error, self._open)
 
@@ -195,8 +197,8 @@ class LiveSession:
             utterance = self._spoken = await self._waiting.get()
             try:
                 await self._speak(utterance)
-            except (WebSocketDisconnect, RuntimeError):
-                return  # noticed by the reader as well
+            except WebSocketDisconnect:
+                return  # the reader notices it as well
             except Exception as error:
                 if self._open is utterance:
                     self._open = None
@@ -282,7 +284,7 @@ class LiveSession:
                     await self._socket.send_bytes(item)
                 else:
                     await self._socket.send_text(json.dumps(item, ensure_ascii=False))
-        except TimeoutError as error:
+        except (TimeoutError, RuntimeError) as error:  # too slow, or closed already
             raise WebSocketDisconnect(CLOSE_GOING_AWAY, "the reader took nothing for too long") from error
 
 
