@@ -46,9 +46,16 @@ class Caller:
         self.name = name
         self.active = 0
         self._house = house
+        self._may_manage_voices = key is None or key.manage_voices
         self._max_concurrent = key.max_concurrent if key else None
         self._requests = Bucket(key.requests_per_minute if key else None)
         self._characters = Bucket(key.characters_per_minute if key else None)
+
+    def check_manages_voices(self) -> None:
+        """Raises ``ApiError`` 403 for a key that may not add and remove voices."""
+        if not self._may_manage_voices:
+            text = f"the key {self.name!r} may not change voices; its entry in the key file needs manage_voices = true"
+            raise ApiError(403, text, code="permission_denied")
 
     @contextmanager
     def utterance(self, characters: int = 0) -> Iterator[None]:

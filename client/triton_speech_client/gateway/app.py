@@ -5,22 +5,23 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import Depends, FastAPI, Request, WebSocket
+from fastapi import FastAPI, Request, WebSocket
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import FileResponse, JSONResponse, Response
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 
 from triton_speech_client.errors import SpeechClientError
-from triton_speech_client.gateway.access import Caller
 from triton_speech_client.gateway.body import SpeechBody, check_fields, read_fields
+from triton_speech_client.gateway.depends import KnownCaller, SharedGateway
 from triton_speech_client.gateway.errors import ApiError, api_error, log
 from triton_speech_client.gateway.live import LiveSession
 from triton_speech_client.gateway.middleware import BodyLimit, Observe, OriginGuard
 from triton_speech_client.gateway.settings import GatewaySettings
 from triton_speech_client.gateway.speech import Gateway, SpeechResponse, Utterance
+from triton_speech_client.gateway.voices import add_voice_routes
 
 PAGE = Path(__file__).parent / "page"
 KEY_PROTOCOL = "openai-insecure-api-key."
@@ -51,7 +52,7 @@ def create_app(settings: GatewaySettings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        if not await gateway.catalog.is_ready():
+        if not await gateway.catalog.open():
             log.warning("no pipeline is ready at %s yet", settings.triton)
         yield
         await gateway.catalog.close()
@@ -59,6 +60,7 @@ def create_app(settings: GatewaySettings) -> FastAPI:
     app = FastAPI(title="Triton Speech", lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.gateway = gateway
     _add_routes(app)
+    add_voice_routes(app)
     _add_page(app)
     _add_error_handlers(app)
     app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
@@ -73,20 +75,6 @@ def create_app(settings: GatewaySettings) -> FastAPI:
         )
     app.add_middleware(Observe, metrics=gateway.metrics)
     return app
-
-
-async def gateway_of(request: Request) -> Gateway:
-    """The shared state, for routes."""
-    return request.app.state.gateway
-
-
-async def caller_of(request: Request) -> Caller:
-    """Whoever sent the request; raises ``ApiError`` 401."""
-    return (await gateway_of(request)).access.caller(request.headers.get("authorization"))
-
-
-SharedGateway = Annotated[Gateway, Depends(gateway_of)]
-KnownCaller = Annotated[Caller, Depends(caller_of)]
 
 
 def _add_routes(app: FastAPI) -> None:

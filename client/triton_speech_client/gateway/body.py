@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import anyio
 import pydantic_core
@@ -20,6 +20,20 @@ MAX_FORM_FIELDS = 40
 Fields = dict[str, Any]
 
 
+class Body(BaseModel):
+    """Base of all bodies: unknown fields are refused, and null is as good as absent."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_absent(cls, fields: Any) -> Any:
+        return {name: value for name, value in fields.items() if value is not None}
+
+
+BodyT = TypeVar("BodyT", bound=Body)
+
+
 class VoiceId(BaseModel):
     """OpenAI's other way to name a voice."""
 
@@ -27,10 +41,8 @@ class VoiceId(BaseModel):
     id: str
 
 
-class VoiceOptions(BaseModel):
+class VoiceOptions(Body):
     """How to speak: what a request and a session of live text have in common. Absent is the server's default."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     model: str | None = None
     voice: str | VoiceId | None = None
@@ -48,11 +60,6 @@ class VoiceOptions(BaseModel):
     """base64, a data URI, an https URL where that is allowed; bytes from a form."""
     prompt_audio: str | bytes | None = None
     prompt_text: str | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _null_is_absent(cls, fields: Any) -> Any:
-        return {name: value for name, value in fields.items() if value is not None}
 
     @property
     def voice_name(self) -> str | None:
@@ -79,6 +86,21 @@ class SpeechBody(VoiceOptions):
     stream_format: Literal["audio", "sse"] = "audio"
     stream: bool = True
     """False sends the file when it is whole, with its length."""
+
+
+class VoiceBody(Body):
+    """``POST /v1/audio/voices``: OpenAI's fields, and the recordings of the contract."""
+
+    name: str
+    type: Literal["audio_sample"] = "audio_sample"
+    consent: str | None = None
+    """Taken from programs written for OpenAI; to have a speaker's consent is the caller's business here."""
+    reference_audio: str | bytes | None = Field(
+        default=None, validation_alias=AliasChoices("reference_audio", "audio_sample")
+    )
+    prompt_audio: str | bytes | None = None
+    prompt_text: str | None = None
+    family: str | None = None
 
 
 async def read_fields(request: Request, seconds: float) -> tuple[Fields, bool]:
@@ -112,14 +134,15 @@ def parse_json(text: bytes | str) -> Fields:
     return fields
 
 
-def check_fields(model: type[VoiceOptions], fields: Fields, has_types: bool) -> Any:
+def check_fields(model: type[BodyT], fields: Fields, has_types: bool) -> BodyT:
     """An instance of ``model``; raises ``ApiError`` 400 that names the first wrong field and what is allowed."""
     try:
-        options = model.model_validate(fields, strict=has_types)
+        body = model.model_validate(fields, strict=has_types)
     except ValidationError as error:
         raise field_error(error) from None
-    options.check_rate()
-    return options
+    if isinstance(body, VoiceOptions):
+        body.check_rate()
+    return body
 
 
 def field_error(error: ValidationError) -> ApiError:

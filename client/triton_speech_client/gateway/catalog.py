@@ -9,6 +9,7 @@ from triton_speech_client.aio_client import AsyncSpeechClient
 from triton_speech_client.errors import SpeechClientError
 from triton_speech_client.gateway.errors import ApiError
 from triton_speech_client.gateway.settings import GatewaySettings
+from triton_speech_client.voices import Recordings, Voice
 
 REMEMBER_SECONDS = 5.0
 
@@ -22,8 +23,18 @@ class Catalog:
         self._pipelines: list[str] = []
         self._read_at = -REMEMBER_SECONDS
         self._reading = asyncio.Lock()
+        self._voices: set[str] = set()
+        self._voices_read_at = -REMEMBER_SECONDS
+        self._voices_reading: asyncio.Task[None] | None = None
+
+    async def open(self) -> bool:
+        """Connects, and learns what is there; whether a pipeline is ready."""
+        await self._read_voices()
+        return await self.is_ready()
 
     async def close(self) -> None:
+        if self._voices_reading is not None:
+            self._voices_reading.cancel()
         for client in self._clients.values():
             await client.close()
 
@@ -76,4 +87,35 @@ class Catalog:
 
     def voice(self, name: str | None) -> str | None:
         """The stored voice that ``name`` means, None for the default one."""
-        return None if name in self._settings.voice_aliases else name
+        if name not in self._settings.voice_aliases:
+            return name
+        # The list may have to wait for a voice that is being made, and no speech may wait for that.
+        if time.monotonic() - self._voices_read_at >= REMEMBER_SECONDS and self._voices_reading is None:
+            self._voices_reading = asyncio.create_task(self._read_voices())
+        return name if name in self._voices else None
+
+    async def voices(self) -> list[Voice]:
+        """All voices of the server; raises what the client raises."""
+        voices = await self.client(self._settings.model).voices()
+        self._voices = {voice.name for voice in voices}
+        self._voices_read_at = time.monotonic()
+        return voices
+
+    async def add_voice(self, name: str, recordings: Recordings) -> Voice:
+        """Stores a voice; raises what the client raises."""
+        voice = await self.client(self._settings.model).add_voice(name, **recordings)
+        self._voices.add(name)
+        return voice
+
+    async def remove_voice(self, name: str) -> None:
+        """Removes a stored voice; raises what the client raises."""
+        await self.client(self._settings.model).remove_voice(name)
+        self._voices.discard(name)
+
+    async def _read_voices(self) -> None:
+        try:
+            await self.voices()
+        except SpeechClientError:  # a server without stored voices, or none for the moment
+            self._voices_read_at = time.monotonic()
+        finally:
+            self._voices_reading = None

@@ -33,6 +33,7 @@ _FIELDS = {
     "INFERENCE_STEPS": "inference_steps",
     "MAX_SECONDS": "max_seconds",
     "NAME": "name",
+    "FAMILY": "family",
     "pipeline": "model",
 }
 _WIRE_NAME = re.compile(rf"\b(?:{'|'.join(name for name in _FIELDS if name.isupper())})\b")

@@ -31,6 +31,8 @@ class ApiKey(BaseModel):
     characters_per_minute: int | None = Field(default=None, ge=1)
     max_concurrent: int | None = Field(default=None, ge=1)
     """Utterances at once."""
+    manage_voices: bool = False
+    """Whether voices, which all callers share, may be added and removed."""
 
     @model_validator(mode="after")
     def _has_one_secret(self) -> ApiKey:
