@@ -24,8 +24,8 @@ class Bucket:
         self._clock = clock
         self._filled = clock()
 
-    def take(self, amount: float) -> float:
-        """Takes ``amount`` and returns 0, or takes nothing and returns the seconds until it would be there."""
+    def wait(self, amount: float) -> float:
+        """Seconds until ``amount`` is there; 0 where it is, infinite where it never will be."""
         if math.isinf(self._capacity):
             return 0.0
         now = self._clock()
@@ -33,10 +33,11 @@ class Bucket:
         self._filled = now
         if amount > self._capacity:
             return math.inf
-        if amount > self._level:
-            return (amount - self._level) * 60 / self._capacity
+        return max(0.0, (amount - self._level) * 60 / self._capacity)
+
+    def take(self, amount: float) -> None:
+        """Takes what ``wait`` said is there."""
         self._level -= amount
-        return 0.0
 
 
 class Caller:
@@ -67,9 +68,10 @@ class Caller:
         if self._max_concurrent is not None and self.active >= self._max_concurrent:
             raise _too_much(f"{self._max_concurrent} utterances at once are allowed", RETRY_SECONDS)
         self._house.check_place()
-        if wait := self._requests.take(1):
+        if wait := self._requests.wait(1):
             raise _too_much("the requests of this minute are used up", wait)
         self.spend(characters)
+        self._requests.take(1)
         self.active += 1
         self._house.active += 1
         try:
@@ -80,13 +82,13 @@ class Caller:
 
     def spend(self, characters: int) -> None:
         """Counts characters of text; raises ``ApiError`` 429 where too few are left."""
-        wait = self._characters.take(characters)
+        wait = self._characters.wait(characters)
         if math.isinf(wait):
-            raise ApiError(
-                429, f"{characters} characters are more than this key may use in a minute", code="rate_limit"
-            )
+            text = f"{characters} characters are more than this key may use in a minute"
+            raise ApiError(429, text, code="rate_limit_exceeded")
         if wait:
             raise _too_much("the characters of this minute are used up", wait)
+        self._characters.take(characters)
 
 
 class House:

@@ -6,7 +6,7 @@ import asyncio
 import time
 
 from triton_speech_client.aio_client import AsyncSpeechClient
-from triton_speech_client.errors import SpeechClientError
+from triton_speech_client.errors import ServerUnavailable, SpeechClientError
 from triton_speech_client.gateway.errors import ApiError
 from triton_speech_client.gateway.settings import GatewaySettings
 from triton_speech_client.voices import Recordings, Voice
@@ -73,9 +73,11 @@ class Catalog:
         offered = await self.pipelines(longest=1.0)
         if not is_alias and model in offered:
             return self.client(model or "")
-        if is_alias and offered:
+        if not offered:
+            raise ServerUnavailable("no pipeline is ready")
+        if is_alias:
             return self.client(name if name in offered else offered[0])
-        known = ", ".join(offered) or "none"
+        known = ", ".join(offered)
         raise ApiError(404, f"model: {name!r} is not offered; known are {known}", param="model", code="model_not_found")
 
     async def is_ready(self) -> bool:

@@ -79,6 +79,7 @@ class LiveSession:
         self._spoken: LiveUtterance | None = None
         self._waiting: asyncio.Queue[LiveUtterance] = asyncio.Queue(MAX_WAITING)
         self._speaking: asyncio.Task[None] | None = None
+        self._is_making = False
 
     async def run(self) -> None:
         """Serves the accepted connection to its end."""
@@ -97,7 +98,7 @@ class LiveSession:
             with anyio.move_on_after(self._gateway.settings.idle_seconds):
                 message = await self._socket.receive()
             if message is None:
-                if self._spoken is None:
+                if not self._is_making:
                     await self._socket.close(CLOSE_GOING_AWAY, "idle")
                     return
                 continue
@@ -223,12 +224,14 @@ class LiveSession:
                 if isinstance(item, Exception):
                     raise item
                 await self._send(item)
+                if isinstance(item, dict) and item["type"] == "utterance.done":
+                    self._spoken = None
         finally:
             making.cancel()
             await asyncio.gather(making, return_exceptions=True)
 
     async def _make(self, utterance: LiveUtterance, ready: asyncio.Queue[Any]) -> None:
-        options, metrics, name = self._options, self._gateway.metrics, self._caller.name
+        metrics, name = self._gateway.metrics, self._caller.name
         encoder: Encoder | None = None
         index = 0
         assert self._client is not None
@@ -239,22 +242,24 @@ class LiveSession:
                 request_id = f"{self._id}-{utterance.number}-{index}"
                 place = {"utterance": utterance.number, "segment": index}
                 samples, reason, rate = 0, "", 0
+                self._is_making = True
                 chunks = self._client.stream(text, request_id=request_id, pcm16=True, **self._speech)
-                async with aclosing(chunks):
-                    async for chunk in chunks:
-                        if encoder is None:
-                            encoder = Encoder(
-                                options.audio_format, chunk.sample_rate, options.sample_rate, options.speed
-                            )
-                            await ready.put(self._utterance_started(utterance, encoder))
-                        if not rate:
-                            rate = chunk.sample_rate
-                            await ready.put({"type": "segment.started", **place, "text": text})
-                        samples += len(chunk.samples)
-                        reason = chunk.finish_reason
-                        if piece := encoder.add(chunk.samples):
-                            await ready.put(piece)
-                seconds = round(samples / rate / options.speed, 3) if rate else 0.0
+                try:
+                    async with aclosing(chunks):
+                        async for chunk in chunks:
+                            if encoder is None:
+                                encoder = self._encoder(chunk.sample_rate)
+                                await ready.put(self._utterance_started(utterance, encoder))
+                            if not rate:
+                                rate = chunk.sample_rate
+                                await ready.put({"type": "segment.started", **place, "text": text})
+                            samples += len(chunk.samples)
+                            reason = chunk.finish_reason
+                            if piece := encoder.add(chunk.samples):
+                                await ready.put(piece)
+                finally:
+                    self._is_making = False
+                seconds = round(samples / rate / self._options.speed, 3) if rate else 0.0
                 await ready.put({"type": "segment.done", **place, "seconds": seconds, "finish_reason": reason})
                 index += 1
             if encoder is not None:
@@ -262,6 +267,10 @@ class LiveSession:
                     await ready.put(piece)
                 metrics.audio.inc(encoder.seconds)
             await ready.put(_utterance_done(utterance, "completed", encoder, index))
+
+    def _encoder(self, sample_rate: int) -> Encoder:
+        options = self._options
+        return Encoder(options.audio_format, sample_rate, options.sample_rate, options.speed)
 
     def _utterance_started(self, utterance: LiveUtterance, encoder: Encoder) -> Event:
         options = self._options

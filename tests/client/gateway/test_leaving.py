@@ -173,3 +173,21 @@ def test_a_reader_who_sleeps_is_not_read_for_and_in_the_end_left(speech_server: 
                 time.sleep(0.02)
         wait_until_idle(gateway)
         assert gateway.post({"input": "Hi.", "max_seconds": 0.5}).status_code == 200
+
+
+def test_a_live_listener_who_sleeps_is_left_too(speech_server: Any, start_gateway: Any) -> None:
+    config = {"type": "session.config", "seed": 1, "sample_rate": 48000, "speed": 0.25}
+    with start_gateway(triton=speech_server.grpc_url, stall_seconds=1.0) as gateway:
+        host, port = gateway.url.removeprefix("http://").split(":")
+        small = socket.socket()
+        small.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        small.connect((host, int(port)))
+        connection = connect(gateway.ws_url, sock=small, max_queue=2, max_size=None)
+        for event in (config, {"type": "input.text", "text": SLOW["input"]}, {"type": "input.done"}):
+            connection.send(json.dumps(event))
+        limit = time.monotonic() + WAIT_SECONDS
+        while not left(gateway):
+            assert time.monotonic() < limit
+            time.sleep(0.02)
+        wait_until_idle(gateway)
+        small.close()

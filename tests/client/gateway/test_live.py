@@ -264,6 +264,14 @@ def test_sessions_have_a_limit_and_idle_ones_are_closed(guarded: Any) -> None:
             session.take()
 
 
+def test_an_utterance_that_waits_for_text_is_idle_too(guarded: Any) -> None:
+    with connect(guarded.ws_url, additional_headers={"Authorization": "Bearer sk-live-session"}) as connection:
+        session = Session(connection)
+        session.send("input.text", text="and")
+        with pytest.raises(Exception, match="1001"):
+            session.until("utterance.done")
+
+
 def test_a_page_of_another_site_is_refused(gateway: Any) -> None:
     with pytest.raises(InvalidStatus) as refusal, connect(gateway.ws_url, origin="https://evil.example"):
         pass

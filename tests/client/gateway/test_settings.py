@@ -120,22 +120,30 @@ class Clock:
 def test_a_bucket_gives_a_minutes_worth_and_refills_evenly() -> None:
     clock = Clock()
     bucket = Bucket(60, clock)
-    assert bucket.take(60) == 0
-    assert bucket.take(5) == pytest.approx(5)
+    bucket.take(60)
+    assert bucket.wait(5) == pytest.approx(5)
     clock.now = 5.0
-    assert bucket.take(5) == 0
+    assert bucket.wait(5) == 0
+    bucket.take(5)
     clock.now = 1000.0
-    assert bucket.take(60) == 0
-    assert bucket.take(61) == float("inf")
-    assert Bucket(None, clock).take(10**9) == 0
+    assert bucket.wait(60) == 0
+    assert bucket.wait(61) == float("inf")
+    assert Bucket(None, clock).wait(10**9) == 0
 
 
 def test_a_refused_request_costs_nothing() -> None:
-    access = Access([ApiKey(name="a", key=SECRET, max_concurrent=1)], max_concurrent=9)  # type: ignore[arg-type]
+    key = ApiKey(name="a", key=SECRET, max_concurrent=1, requests_per_minute=2, characters_per_minute=9)  # type: ignore[arg-type]
+    access = Access([key], max_concurrent=9)
     caller = access.caller(f"Bearer {SECRET}")
-    with caller.utterance(), pytest.raises(ApiError) as error, caller.utterance():
+    with caller.utterance(1), pytest.raises(ApiError) as error, caller.utterance(1):
         pass
     assert error.value.status == 429
+    with pytest.raises(ApiError, match="characters of this minute"), caller.utterance(9):
+        pass
+    with caller.utterance(8):
+        pass
+    with pytest.raises(ApiError, match="requests of this minute"), caller.utterance():
+        pass
     assert (caller.active, access.house.active) == (0, 0)
 
 
