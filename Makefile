@@ -47,6 +47,7 @@ bench-gpu:
 
 perf: $(READY)
 	$(BIN)/python tests/perf/bench_pipeline.py
+	$(BIN)/python tests/perf/bench_gateway.py
 
 $(READY): pyproject.toml
 	@echo "setting up $(VENV): about two minutes and 1.5 GB the first time"

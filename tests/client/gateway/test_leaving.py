@@ -6,8 +6,9 @@ import json
 import random
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import httpx
@@ -67,32 +68,33 @@ def leave_before_the_first_byte(gateway: Any) -> None:
         time.sleep(0.2)
 
 
-def begin_live(gateway: Any) -> Any:
-    connection = connect(gateway.ws_url, max_size=None)
-    fields = {"seed": 1, "inference_steps": 100}
-    for event in (
-        {"type": "session.config", **fields},
-        {"type": "input.text", "text": SLOW["input"]},
-        {"type": "input.done"},
-    ):
-        connection.send(json.dumps(event))
-    while not isinstance(connection.recv(WAIT_SECONDS), bytes):
-        pass
-    return connection
+@contextmanager
+def live_speech(gateway: Any) -> Iterator[Any]:
+    """A session whose first audio has come."""
+    with connect(gateway.ws_url, max_size=None) as connection:
+        for event in (
+            {"type": "session.config", "seed": 1, "inference_steps": 100},
+            {"type": "input.text", "text": SLOW["input"]},
+            {"type": "input.done"},
+        ):
+            connection.send(json.dumps(event))
+        while not isinstance(connection.recv(WAIT_SECONDS), bytes):
+            pass
+        yield connection
 
 
 def leave_a_live_session(gateway: Any) -> None:
-    begin_live(gateway).close()
+    with live_speech(gateway):
+        pass
 
 
 def drop_a_live_session(gateway: Any) -> None:
-    connection = begin_live(gateway)
-    connection.socket.shutdown(socket.SHUT_RDWR)
-    connection.socket.close()
+    with live_speech(gateway) as connection:
+        connection.socket.shutdown(socket.SHUT_RDWR)
 
 
 def barge_in(gateway: Any) -> None:
-    with begin_live(gateway) as connection:
+    with live_speech(gateway) as connection:
         connection.send(json.dumps({"type": "input.cancel"}))
         while isinstance(message := connection.recv(WAIT_SECONDS), bytes) or "input.cancelled" not in message:
             pass
@@ -182,12 +184,11 @@ def test_a_live_listener_who_sleeps_is_left_too(speech_server: Any, start_gatewa
         small = socket.socket()
         small.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         small.connect((host, int(port)))
-        connection = connect(gateway.ws_url, sock=small, max_queue=2, max_size=None)
-        for event in (config, {"type": "input.text", "text": SLOW["input"]}, {"type": "input.done"}):
-            connection.send(json.dumps(event))
-        limit = time.monotonic() + WAIT_SECONDS
-        while not left(gateway):
-            assert time.monotonic() < limit
-            time.sleep(0.02)
-        wait_until_idle(gateway)
-        small.close()
+        with connect(gateway.ws_url, sock=small, max_queue=2, max_size=None, close_timeout=0.1) as connection:
+            for event in (config, {"type": "input.text", "text": SLOW["input"]}, {"type": "input.done"}):
+                connection.send(json.dumps(event))
+            limit = time.monotonic() + WAIT_SECONDS
+            while not left(gateway):
+                assert time.monotonic() < limit
+                time.sleep(0.02)
+            wait_until_idle(gateway)
