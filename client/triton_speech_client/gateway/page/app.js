@@ -45,7 +45,7 @@ function requestBody() {
   const body = new FormData();
   const fields = {
     input: text.value,
-    voice: voice.value,
+    voice: reference.blob ? "" : voice.value, // the recording is the voice
     model: model.value,
     instructions: element("instructions").value.trim(),
     speed: element("speed").value,
