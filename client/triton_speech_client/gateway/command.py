@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ipaddress
+import logging
 import sys
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,8 @@ def run(args: argparse.Namespace) -> int:
     settings = gateway_settings(args)
     if not settings.keys and not _is_loopback(args.host):
         _say(f"warning: --host {args.host} is open to the network and no --keys are asked for")
+    # It tells of every form that is none, which is the sender's business.
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)
     config = uvicorn.Config(
         create_app(settings),
         host=args.host,

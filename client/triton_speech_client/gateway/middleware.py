@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import time
 import uuid
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
+import anyio
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -82,12 +82,13 @@ class BodyLimit:
 
     async def _drain(self, receive: Receive) -> None:
         """Reads on for a while: a client that is still sending would see a broken connection and not the answer."""
-        limit, dropped = time.monotonic() + _DRAIN_SECONDS, 0
-        while dropped < _DRAIN_FACTOR * self._max_bytes and time.monotonic() < limit:
-            message = await receive()
-            dropped += len(message.get("body", b""))
-            if message["type"] != "http.request" or not message.get("more_body"):
-                return
+        dropped = 0
+        with anyio.move_on_after(_DRAIN_SECONDS):
+            while dropped < _DRAIN_FACTOR * self._max_bytes:
+                message = await receive()
+                dropped += len(message.get("body", b""))
+                if message["type"] != "http.request" or not message.get("more_body"):
+                    return
 
 
 class OriginGuard:

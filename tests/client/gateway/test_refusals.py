@@ -10,6 +10,7 @@ import httpx
 import openai
 import pytest
 
+from triton_speech_client.gateway import middleware
 from triton_speech_client.gateway.settings import ApiKey
 
 TEXT = "Hello there."
@@ -179,6 +180,13 @@ class TestBodies:
                 b'Content-Length: 50\r\n\r\n{"input":'
             )
             assert connection.recv(100).startswith(b"HTTP/1.1 408 ")
+
+    def test_a_huge_body_that_does_not_come_is_413(self, small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(middleware, "_DRAIN_SECONDS", 0.3)
+        host, port = small.url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=10) as connection:
+            connection.sendall(b"POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n")
+            assert connection.recv(100).startswith(b"HTTP/1.1 413 ")
 
     def test_a_client_that_closes_half_of_its_socket_harms_nobody(self, small: Any) -> None:
         host, port = small.url.removeprefix("http://").split(":")
