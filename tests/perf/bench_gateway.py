@@ -126,7 +126,8 @@ async def leave_http(url: str, **more: Any) -> float:
     return left
 
 
-async def leave_live(url: str) -> float:
+async def leave_live(url: str, barge_in: bool) -> float:
+    """Interrupts the speech, or closes the connection; the time of that."""
     async with connect(f"{url.replace('http', 'ws', 1)}/v1/audio/speech/stream", max_size=None) as socket:
         config = {name: value for name, value in SLOW.items() if name != "input"}
         for event in ({"type": "session.config", **config}, {"type": "input.text", "text": SLOW["input"]}):
@@ -135,7 +136,8 @@ async def leave_live(url: str) -> float:
         while not isinstance(await socket.recv(), bytes):
             pass
         left = time.perf_counter()
-        await socket.send(json.dumps({"type": "input.cancel"}))
+        if barge_in:
+            await socket.send(json.dumps({"type": "input.cancel"}))
         return left
 
 
@@ -144,7 +146,8 @@ def cancels(url: str, grpc_url: str, repeats: int) -> dict[str, list[float]]:
     ways: dict[str, Callable[[], Awaitable[float]]] = {
         "HTTP": lambda: leave_http(url),
         "SSE": lambda: leave_http(url, stream_format="sse"),
-        "WebSocket, barge-in": lambda: leave_live(url),
+        "WebSocket closed": lambda: leave_live(url, barge_in=False),
+        "WebSocket, barge-in": lambda: leave_live(url, barge_in=True),
     }
     times: dict[str, list[float]] = {way: [] for way in ways}
     with InferenceServerClient(grpc_url) as client:

@@ -129,7 +129,7 @@ class LiveSession:
         await handler(event)
 
     async def _configure(self, event: Event) -> None:
-        if self._open is not None or self._spoken is not None:
+        if self._open is not None or self._spoken is not None or not self._waiting.empty():
             raise ApiError(400, "session.config: not while an utterance is open or spoken", code="invalid_event")
         options: LiveOptions = check_fields(LiveOptions, event, True)
         if options.seed is None:

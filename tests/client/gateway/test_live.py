@@ -215,8 +215,11 @@ def test_an_utterance_has_a_longest_text(session: Session) -> None:
 
 
 def test_a_voice_cannot_change_in_the_middle(session: Session) -> None:
-    session.send("session.config", **VOICE)
+    session.send("session.config", **SLOW)
     session.send("input.text", text="One")
+    session.send("session.config", **VOICE)
+    assert session.until("error")["error"]["code"] == "invalid_event"
+    session.send("input.done")
     session.send("session.config", **VOICE)
     assert session.until("error")["error"]["code"] == "invalid_event"
 
