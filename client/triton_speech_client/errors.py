@@ -68,13 +68,14 @@ _NO_PIPELINE = re.compile(
     r"unknown model: '[^']*' is not found|unexpected inference (?:input 'TEXT'|output '(?:AUDIO|PCM16)')"
 )
 _NO_VOICES = re.compile(r"unknown model: 'voices' is not found")
-_NOT_FOUND_MARK = "is not known"
+_NOT_FOUND = re.compile(r"(?:'[^']*'|\"[^\"]*\") is not known; known are ", re.DOTALL)
 _UNAVAILABLE_MARKS = (
     "is full",
     "exceeds maximum queue size",
     "has no available versions",
     "is not ready",
     "is not healthy",
+    "has died",
     "server is stopping",
     "server not ready",
 )
@@ -86,7 +87,7 @@ def error_from_text(text: str) -> SpeechClientError:
     text = _PREFIX.sub("", text.strip(), count=1)
     if field_text := _FIELD_TEXT.fullmatch(text):
         field, problem = field_text["field"], field_text["problem"]
-        is_voice = field in ("VOICE", "NAME") and _NOT_FOUND_MARK in problem
+        is_voice = field in ("VOICE", "NAME") and bool(_NOT_FOUND.match(problem))
         return VoiceNotFound(field, problem) if is_voice else InvalidRequest(field, problem)
     if _NO_VOICES.search(text):
         return ServerError("the server does not offer the model 'voices': its voices can be neither listed nor changed")

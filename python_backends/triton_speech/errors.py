@@ -8,8 +8,17 @@ from typing import Literal
 Code = Literal["INVALID_ARG", "NOT_FOUND", "UNAVAILABLE", "CANCELLED", "INTERNAL"]
 
 _FIELD_TEXT = re.compile(r"(?:in ensemble '[^']*', )?(?P<text>(?P<field>[A-Z][A-Z0-9_]+): (?P<problem>.*))", re.DOTALL)
-_NOT_FOUND_MARK = "is not known"
-_UNAVAILABLE_MARKS = ("is full", "Exceeds maximum queue size", "Server not ready", "is stopping")
+_NOT_FOUND = re.compile(r"(?:'[^']*'|\"[^\"]*\") is not known; known are ", re.DOTALL)
+_UNAVAILABLE_MARKS = (
+    "is full",
+    "Exceeds maximum queue size",
+    "Server not ready",
+    "is stopping",
+    "is not healthy",
+    "has died",
+)
+MOST_ECHOED = 64
+"""Characters of a caller's own text that an error repeats: errors travel in headers of bounded size."""
 
 
 class SpeechError(Exception):
@@ -29,7 +38,7 @@ class SpeechError(Exception):
         """The error that another stage reported, with the code read back from its text."""
         match = _FIELD_TEXT.fullmatch(text)
         if match:
-            code: Code = "NOT_FOUND" if _NOT_FOUND_MARK in match["problem"] else "INVALID_ARG"
+            code: Code = "NOT_FOUND" if _NOT_FOUND.match(match["problem"]) else "INVALID_ARG"
             return cls(code, match["text"])
         if any(mark in text for mark in _UNAVAILABLE_MARKS):
             return cls("UNAVAILABLE", text)
@@ -43,7 +52,12 @@ def invalid(field: str, problem: str) -> SpeechError:
 
 def unknown(field: str, value: str, known: str) -> SpeechError:
     """NOT_FOUND: ``value`` names nothing; ``known`` lists what there is."""
-    return SpeechError("NOT_FOUND", f"{field}: {value!r} {_NOT_FOUND_MARK}; known are {known}")
+    return SpeechError("NOT_FOUND", f"{field}: {echoed(value)} is not known; known are {known}")
+
+
+def echoed(value: str) -> str:
+    """A caller's own text as an error quotes it."""
+    return repr(value if len(value) <= MOST_ECHOED else value[:MOST_ECHOED] + "...")
 
 
 def full(what: str, limit: int) -> SpeechError:

@@ -33,7 +33,9 @@ def test_an_error_survives_as_its_text(error: SpeechError, wrapped: str) -> None
     [
         ("Exceeds maximum queue size", "UNAVAILABLE"),
         ("the talker is full: no place came free within 30 s; try again in a moment", "UNAVAILABLE"),
-        ("Stub process 'voxcpm2_talker_0_0' is not healthy.", "INTERNAL"),
+        ("Stub process 'voxcpm2_talker_0_0' is not healthy.", "UNAVAILABLE"),
+        ("the codec stage has died; what it had begun is lost, try again in a moment", "UNAVAILABLE"),
+        ("VOICE: 'a is not known' is not a voice's name", "INVALID_ARG"),
         ("Text: is empty", "INTERNAL"),
         ("", "INTERNAL"),
     ],
@@ -47,3 +49,8 @@ def test_texts_name_what_was_given_and_what_is_allowed() -> None:
     assert str(invalid("TEXT", "is empty")) == "TEXT: is empty"
     assert str(unknown("VOICE", "nobody", "ann, bob")) == "VOICE: 'nobody' is not known; known are ann, bob"
     assert str(full("the server", 64)) == "the server is full (64); try again in a moment"
+
+
+def test_what_a_caller_wrote_is_repeated_in_part_only() -> None:
+    """Errors travel in headers; a long one broke the connection."""
+    assert str(unknown("NAME", "x" * 100_000, "ann")) == f"NAME: '{'x' * 64}...' is not known; known are ann"

@@ -59,7 +59,7 @@ class SlotEngine:
         """
         if request.prompt.length >= self.length:
             raise invalid(
-                "TEXT", f"text and audio prompts take {request.prompt.length} positions, this talker has {self.length}"
+                "TEXT", f"text and audio prompts take {request.prompt.length} positions, at most {self.length - 1} fit"
             )
         if len(self._waiting) >= self.options.max_waiting + len(self._free):
             raise full("the talker's queue", self.options.max_waiting)

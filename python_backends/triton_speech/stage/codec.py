@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from ..audio.pcm import to_pcm16
-from ..errors import SpeechError, invalid
+from ..errors import SpeechError, echoed, invalid
 from ..families.protocol import SCRATCH_SLOT
 from ..families.registry import find_checkpoint, load_family
 from ..streaming.batcher import PIECES
@@ -107,7 +107,7 @@ class CodecStage:
     def _control(self, inputs: Mapping[str, Array], reply: _Reply) -> Release:
         command = read_text(inputs, "CONTROL")
         if command != "release":
-            raise invalid("CONTROL", f"{command!r} is not allowed, only 'release' is")
+            raise invalid("CONTROL", f"{echoed(command)} is not allowed, only 'release' is")
         return Release(read_text(inputs, "STREAM_ID"), partial(self._answer, reply, None))
 
     def _read(self, inputs: Mapping[str, Array], reply: _Reply) -> Chunk:

@@ -135,6 +135,8 @@ class CodecWorker:
             message = self._inbox.get()
             if isinstance(message, Chunk):
                 message.answer(STOPPING)
+            elif message is not None:
+                message.done()
 
     def _turn(self) -> Decision:
         decision = self._batcher.decide(time.monotonic(), live=len(self._slots), running=len(self._running))

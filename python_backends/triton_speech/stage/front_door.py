@@ -116,6 +116,11 @@ class FrontDoorStage:
     def _fail(self, error: Exception, reply: Reply, stream_id: Any, request_id: str) -> None:
         """Tells the caller at once; a stage that does not answer must not keep it waiting."""
         if not reply.ended:
+            if isinstance(error, TimeoutError | asyncio.TimeoutError):
+                seconds = self._parameters.stall_seconds
+                error = SpeechError(
+                    "UNAVAILABLE", f"the server is not ready: no answer of a stage within {seconds:g} s"
+                )
             reply.finish(respond_error(error, request_id))
             self._keep(asyncio.create_task(self._clean_up(stream_id, request_id)))
 
@@ -132,7 +137,7 @@ class FrontDoorStage:
 
     async def _drain(self, begun: asyncio.Future[Any]) -> None:
         """Reads what a stream still sends whose caller has been told already that it will not begin."""
-        with contextlib.suppress(SpeechError):
+        with contextlib.suppress(SpeechError, TimeoutError, asyncio.TimeoutError):
             async for _ in self._each(iter(await begun)):
                 pass
 
@@ -188,7 +193,7 @@ class FrontDoorStage:
         return await while_alive(stage, answer, lambda: self._ping(stage))
 
     async def _ping(self, stage: str) -> None:
-        """Raises what Triton answers for a stage that has died: after a second, so all that wait share one question."""
+        """Raises what Triton answers for a stage that has died. It takes a second: who waits shares the question."""
         if stage not in self._pings:
             self._pings[stage] = asyncio.ensure_future(self._ask(stage))
             self._pings[stage].add_done_callback(lambda _: self._pings.pop(stage))

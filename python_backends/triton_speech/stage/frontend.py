@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..errors import SpeechError, invalid, unknown
+from ..errors import SpeechError, echoed, invalid, unknown
 from ..families.registry import find_checkpoint, load_family
 from ..request import RequestLimits, SpeechRequest, parse_request
 from ..voices.store import VoiceStore
@@ -121,7 +121,7 @@ class FrontendStage:
     def _control(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         command = read_text(inputs, "CONTROL")
         if command != "voices":
-            raise invalid("CONTROL", f"{command!r} is not allowed, only 'voices' is")
+            raise invalid("CONTROL", f"{echoed(command)} is not allowed, only 'voices' is")
         return {"VOICES": text_array(json.dumps(self._describe_voices()))}
 
     def _describe_voices(self) -> dict[str, Any]:

@@ -15,6 +15,8 @@ from .triton import Array, text_array
 log = logging.getLogger(__name__)
 
 PING_SECONDS = 0.5
+STOPPING_MARKS = ("Server not ready", "is stopping")
+"""What Triton and the stages say once the server is told to stop; it is not a death."""
 NOBODY = "ping"
 """No stream has this id."""
 
@@ -34,9 +36,11 @@ async def while_alive(stage: str, answer: Awaitable[Any], ping: Callable[[], Awa
             try:
                 await ping()
             except Exception as error:
+                if any(mark in str(error) for mark in STOPPING_MARKS):
+                    raise SpeechError("UNAVAILABLE", "the server is stopping") from error
                 log.exception("the %s stage does not answer", stage)
                 raise SpeechError(
-                    "UNAVAILABLE", f"the {stage} stage has died and took the request along; try again in a moment"
+                    "UNAVAILABLE", f"the {stage} stage has died; what it had begun is lost, try again in a moment"
                 ) from error
     except BaseException:
         waiting.cancel()

@@ -17,7 +17,7 @@ from pydantic import Field, field_validator
 from ..engine.api import EngineOptions, Frame, TalkerRequest
 from ..engine.build import EngineChoice, build_engine
 from ..engine.runner import Engine, EngineThread
-from ..errors import invalid
+from ..errors import echoed, invalid
 from ..families.registry import find_checkpoint, load_family
 from ..parameters import DeviceParameters
 from ..request import read_schedule
@@ -142,7 +142,7 @@ class TalkerStage:
     def _control(self, inputs: Mapping[str, Array]) -> None:
         command = read_text(inputs, "CONTROL")
         if command != "cancel":
-            raise invalid("CONTROL", f"{command!r} is not allowed, only 'cancel' is")
+            raise invalid("CONTROL", f"{echoed(command)} is not allowed, only 'cancel' is")
         self._engine.cancel(read_text(inputs, "STREAM_ID"))
 
     def _start(self, request: Any, sender: Any, inputs: Mapping[str, Array]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 from pydantic import Field
 
-from ..errors import SpeechError, invalid, unknown
+from ..errors import SpeechError, echoed, invalid, unknown
 from ..families.registry import load_family
 from ..parameters import Parameters
 from ..voices.name import check_name
@@ -60,9 +60,9 @@ class VoicesStage:
             inputs = read_inputs(request)
             command = read_text(inputs, "COMMAND")
             if command not in self._commands:
-                raise invalid("COMMAND", f"{command!r} is not allowed, only {', '.join(self._commands)} are")
+                raise invalid("COMMAND", f"{echoed(command)} is not allowed, only {', '.join(self._commands)} are")
             if command in ("add", "remove") and not self._writable:
-                raise invalid("COMMAND", f"{command!r} is not allowed: the voices of this server are read-only")
+                raise invalid("COMMAND", f"{echoed(command)} is not allowed: the voices of this server are read-only")
             result = await self._commands[command](inputs)
             return respond({"RESULT": text_array(json.dumps(result))}, request.requested_output_names())
         except OSError as error:

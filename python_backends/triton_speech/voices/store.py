@@ -135,7 +135,8 @@ class VoiceStore:
         sizes = {}
         with contextlib.suppress(FileNotFoundError), os.scandir(self.folder) as entries:
             for entry in entries:
-                with contextlib.suppress(FileNotFoundError):
+                # Gone meanwhile, or a link that leads nowhere: no voice, and nobody else's harm.
+                with contextlib.suppress(OSError):
                     if _voice_name(entry.name):
                         sizes[entry.name] = entry.stat().st_size
         return sizes

@@ -88,7 +88,7 @@ class Voice:
                 metadata["created"],
                 MappingProxyType({str(name): str(value) for name, value in sources.items()}),
             )
-        except (SafetensorError, KeyError, AttributeError, TypeError, ValueError) as error:
+        except (SafetensorError, KeyError, AttributeError, TypeError, ValueError, RecursionError) as error:
             raise VoiceFileError("is damaged or cut off") from error
         if metadata != voice._signed:
             raise VoiceFileError("was changed after it was written: its content does not fit its version")

@@ -285,3 +285,11 @@ def test_a_folder_that_is_a_file_holds_no_voice(tmp_path: Path, make_voice: Make
     assert store.get("ann") is None
     with pytest.raises(OSError, match=r"Not a directory|File exists"):
         put(store, "ann", make_voice())
+
+
+def test_a_link_that_leads_to_itself_keeps_nobody_from_adding(store: VoiceStore, make_voice: Make) -> None:
+    store.folder.mkdir(parents=True, exist_ok=True)
+    (store.folder / "loop.safetensors").symlink_to("loop.safetensors")
+    put(store, "ann", make_voice())
+    assert store.get("ann") is not None
+    assert problem(store, "loop")

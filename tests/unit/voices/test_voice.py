@@ -143,3 +143,8 @@ def test_names_that_are_refused(name: str) -> None:
     with pytest.raises(SpeechError, match=r"^NAME: ") as caught:
         check_name("NAME", name)
     assert caught.value.code == "INVALID_ARG"
+
+
+def test_sources_nested_without_end_are_damage(make_voice: Make) -> None:
+    """They took every stage down that looked at the folder."""
+    assert why_not(with_metadata(make_voice(), sources="[" * 100_000)) == "is damaged or cut off"
