@@ -10,7 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint unit parity server client test-vllm test-gpu bench-gpu perf clean
+.PHONY: demo test lint unit parity server client test-vllm test-gpu bench-gpu perf soak clean
 
 demo: $(READY)
 	@$(BIN)/triton-speech demo -o "$$OUT" -- "$$TEXT"
@@ -48,6 +48,10 @@ bench-gpu:
 perf: $(READY)
 	$(BIN)/python tests/perf/bench_pipeline.py
 	$(BIN)/python tests/perf/bench_gateway.py
+
+# Some minutes; SOAK="--streams 200" for less, --checkpoint for another than the tiny one.
+soak: $(READY)
+	$(BIN)/python tests/perf/soak.py $(SOAK)
 
 $(READY): pyproject.toml
 	@echo "setting up $(VENV): about two minutes and 1.5 GB the first time"
