@@ -1,9 +1,13 @@
 """The tokenizer of VoxCPM2, against the published vocabulary where it is at hand and a tiny one anywhere."""
 
 import json
+import random
+import resource
+import string
 from pathlib import Path
 
 import pytest
+from tokenizers import models
 
 from triton_speech.families.voxcpm2.tiny_tokenizer import write_tiny_tokenizer
 from triton_speech.families.voxcpm2.tokenizer import (
@@ -128,3 +132,20 @@ def test_a_vocabulary_without_byte_fallback_is_refused(tmp_path: Path) -> None:
     file.write_text(json.dumps(content), encoding="utf-8")
     with pytest.raises(ValueError, match="byte fallback"):
         Tokenizer.from_checkpoint(tmp_path)
+
+
+def test_texts_are_not_remembered(tokenizer: Tokenizer) -> None:
+    """A server that reads thousands of texts must not grow by them; remembering these would take 25 MB or more."""
+    if not hasattr(models.BPE, "_resize_cache"):
+        pytest.skip("this release of tokenizers always remembers")
+    source = random.Random(1)
+    tokenizer.encode("Warm up.")
+    before = resident_mib()
+    for _ in range(6_000):
+        tokenizer.encode("".join(source.choices(string.ascii_lowercase, k=200)))
+    assert resident_mib() - before < 8
+
+
+def resident_mib() -> float:
+    pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1])
+    return pages * resource.getpagesize() / 2**20
