@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import grpc
 import numpy as np
@@ -20,7 +20,7 @@ from tritonclient.utils import np_to_triton_dtype, serialize_byte_tensor
 SHARED_MEMORY = Path("/dev/shm")
 PROBE_SECONDS = 60.0
 
-Stub = service_pb2_grpc.GRPCInferenceServiceStub
+Stub: TypeAlias = service_pb2_grpc.GRPCInferenceServiceStub
 Tensors = Mapping[str, Any]
 
 
@@ -75,6 +75,17 @@ def shared_memory(prefix: str) -> SharedMemory:
         except FileNotFoundError:
             continue
     return SharedMemory(len(sizes), sum(sizes))
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Sizes at a rest, after ``streams`` streams."""
+
+    streams: int
+    processes: dict[str, Process]
+    shared_memory: SharedMemory
+    cache: dict[str, int]
+    free: list[str]
 
 
 def cache_events(metrics_url: str) -> dict[str, int]:
