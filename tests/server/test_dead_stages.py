@@ -60,7 +60,7 @@ def test_a_codec_that_dies_with_chunks_in_it_ends_their_streams(
         with ThreadPoolExecutor(1) as threads:
             # The last of the company waits for the others' next chunks.
             asked = threads.submit(caller.ask, "voxcpm2", SHORT)
-            time.sleep(1.0)
+            time.sleep(3.0)
             assert not asked.done()
             kill_stage(server, "voxcpm2_codec")
             assert asked.result().errors == [HAS_DIED.format("codec")]
@@ -80,7 +80,7 @@ def test_a_reference_stage_that_dies_ends_the_requests_that_it_had_taken(
             answers = [threads.submit(caller.ask, "voxcpm2", one) for one in inputs]
             add = {"COMMAND": "add", "NAME": "ann", "REFERENCE_AUDIO": recording(99)}
             adding = threads.submit(caller.ask, "voices", add, ("RESULT",))
-            time.sleep(0.5)
+            time.sleep(1.0)
             kill_stage(server, "voxcpm2_reference")
             texts = [text for answer in answers for text in answer.result().errors]
         told = HAS_DIED.format("reference")
