@@ -40,8 +40,8 @@ class Tokenizer:
         self._ids: dict[str, int] = vocabulary.get_vocab(with_added_tokens=True)
         if missing := CONTROL_IDS.difference(self._ids.values()):
             raise ValueError(f"tokenizer.json has no tokens of the ids {sorted(missing)}")
-        # To such a vocabulary a whole text is one word: it would remember 10,000 of them, which takes tens of megabytes and
-        # helps only who repeats himself. The library's releases before 0.21 cannot be told so.
+        # To such a vocabulary a whole text is one word: it would remember 10,000 of them, tens of megabytes, which
+        # help only who repeats himself. The library's releases before 0.21 cannot be told so.
         if hasattr(model, "_resize_cache"):
             model._resize_cache(0)
         vocabulary.encode_special_tokens = True
