@@ -1,0 +1,5 @@
+from triton_speech.stage.codec import CodecStage
+
+
+class TritonPythonModel(CodecStage):
+    family = "vibevoice"

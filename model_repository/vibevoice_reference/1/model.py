@@ -1,0 +1,5 @@
+from triton_speech.stage.reference import ReferenceStage
+
+
+class TritonPythonModel(ReferenceStage):
+    family = "vibevoice"
