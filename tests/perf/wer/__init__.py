@@ -1,0 +1,1 @@
+"""Word error rate of a served voice; the parts of ``make wer``."""

@@ -1,0 +1,180 @@
+"""The parts of the recipe, each by itself."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from triton_speech.families.voxcpm2.audio_vae import AudioVAE
+from triton_speech.families.voxcpm2.config import AudioVAEConfig
+from triton_speech.families.voxcpm2.training.blocked import is_blocked
+from triton_speech.families.voxcpm2.training.codec import use_sums
+from triton_speech.families.voxcpm2.training.rows import NO_DOCUMENT, Rows, Utterance
+from triton_speech.families.voxcpm2.training.settings import TalkerSettings
+from triton_speech.families.voxcpm2.training.speakers import SAMPLE_RATE, SPEAKERS, Speaker, speak_as
+from triton_speech.families.voxcpm2.training.spectra import linear_loss, mel_filters, mel_loss
+from triton_speech.families.voxcpm2.training.teacher import LOUDNESS, tidy
+from triton_speech.families.voxcpm2.training.templates import Patterns
+
+FIRST_SPEAKER, MARKS = 0, {"reference": 103, "reference_end": 104, "start": 101}
+
+
+def utterances(count: int) -> list[Utterance]:
+    source, begin, made = random.Random(1), 0, []
+    for index in range(count):
+        patches = source.randint(3, 20)
+        made.append(Utterance([5 + index % 90] * source.randint(2, 12), begin, patches, index % 4))
+        begin += patches
+    return made
+
+
+def rows(**changes: float) -> Rows:
+    return Rows(utterances(80), TalkerSettings(batch=4, length=128, **changes), 12.5)
+
+
+def test_a_batch_depends_on_the_seed_and_its_number_alone() -> None:
+    first, second = rows(), rows()
+    second[3]
+    for name in ("tokens", "document", "heard_patch", "made_patch", "stop"):
+        assert torch.equal(getattr(first[7], name), getattr(second[7], name))
+    assert not torch.equal(first[7].tokens, first[8].tokens)
+
+
+def test_every_made_patch_follows_what_it_is_made_from() -> None:
+    """Its place reads that same patch, the place before it belongs to the same utterance, the last one stops."""
+    batch = rows()[0]
+    places = batch.document.flatten()
+    read = dict(zip(batch.heard.tolist(), batch.heard_patch.tolist(), strict=True))
+    count = int(batch.weight.sum())
+    assert count > 20
+    for place, patch in zip(batch.made[:count].tolist(), batch.made_patch[:count].tolist(), strict=True):
+        assert read[place] == patch
+        assert places[place] == places[place - 1] != NO_DOCUMENT
+    stops = [place for place, stop in zip(batch.made.tolist(), batch.stop.tolist(), strict=True) if stop]
+    assert len(stops) == int(places.max()) + 1
+    for place in stops:
+        assert place + 1 == len(places) or places[place + 1] != places[place]
+
+
+def test_a_reference_is_of_the_same_speaker_and_not_made() -> None:
+    known = utterances(80)
+    owner = {one.begin + i: one.speaker for one in known for i in range(one.count)}
+    batch = rows(reference_share=1.0, continuation_share=0.0)[0]
+    tokens, document = batch.tokens.flatten(), batch.document.flatten()
+    read = dict(zip(batch.heard.tolist(), batch.heard_patch.tolist(), strict=True))
+    made = set(batch.made[batch.weight > 0].tolist())
+    for number in range(int(document.max()) + 1):
+        places = (document == number).nonzero().flatten().tolist()
+        marks = [int(token) for token in tokens[places] if token > 100]
+        assert marks == [MARKS["reference"], MARKS["reference_end"], MARKS["start"]]
+        audio = [place for place in places if bool(batch.is_audio.flatten()[place])]
+        assert len({owner[read[place]] for place in audio}) == 1
+        assert 0 < len(set(audio) & made) < len(audio)
+
+
+def test_without_a_recording_only_the_first_speaker_is_heard() -> None:
+    batch = rows(reference_share=0.0, continuation_share=0.0)[0]
+    owner = {one.begin + i: one.speaker for one in utterances(80) for i in range(one.count)}
+    assert {owner[patch] for patch in batch.made_patch[batch.weight > 0].tolist()} == {FIRST_SPEAKER}
+
+
+def test_no_row_for_the_first_speaker_is_told() -> None:
+    with pytest.raises(ValueError, match=r"talker\.length is 32"):
+        Rows([Utterance([5] * 30, 0, 20, 0)], TalkerSettings(length=32), 12.5)
+
+
+def test_sums_of_taps_are_the_convolutions() -> None:
+    config = AudioVAEConfig(encoder_dim=4, latent_dim=8, decoder_dim=64, decoder_rates=[8, 6, 5, 4])
+    vae = AudioVAE(config)
+    latents, audio = torch.randn(2, 8, 6), torch.randn(2, 6400) * 0.1
+    plain = vae.encode(audio), vae.decode(latents)
+    use_sums(vae)
+    for before, after in zip(plain, (vae.encode(audio), vae.decode(latents)), strict=True):
+        torch.testing.assert_close(before, after, atol=1e-5, rtol=1e-4)
+
+
+def test_losses_are_zero_for_the_same_and_have_a_gradient_at_silence() -> None:
+    audio = 0.1 * torch.randn(2, 8000)
+    assert mel_loss(audio, audio, 24000) < 1e-4
+    assert linear_loss(audio, audio) < 1e-4
+    silent = torch.zeros(2, 8000, requires_grad=True)
+    (mel_loss(silent, audio, 24000) + linear_loss(silent, audio)).backward()
+    assert silent.grad is not None
+    assert bool(torch.isfinite(silent.grad).all())
+
+
+def test_mel_filters_have_equal_areas() -> None:
+    areas = mel_filters(24000, 2048, 40).sum(1) * 24000 / 2048
+    torch.testing.assert_close(areas, torch.ones(40), atol=0.05, rtol=0)
+
+
+def voiced(pitch: float) -> np.ndarray:
+    """A second of a voice at 22.05 kHz with a formant at 1 kHz."""
+    time = np.arange(22050) / 22050
+    harmonics = np.arange(1, int(8000 / pitch)) * pitch
+    levels = 1 / (1 + ((harmonics - 1000) / 200) ** 2)
+    return (0.1 * np.sin(2 * np.pi * harmonics[:, None] * time) * levels[:, None]).sum(0).astype(np.float32)
+
+
+def peak(samples: np.ndarray, low: float, high: float) -> float:
+    """The frequency in Hz with most energy between two, of a smoothed spectrum."""
+    spectrum = np.abs(np.fft.rfft(samples * np.hanning(len(samples))))
+    step = SAMPLE_RATE / len(samples)
+    begin, end = int(low / step), int(high / step)
+    return (begin + int(spectrum[begin:end].argmax())) * step
+
+
+def centre(samples: np.ndarray, low: float, high: float) -> float:
+    """The mean frequency in Hz of the energy between two."""
+    power = np.abs(np.fft.rfft(samples * np.hanning(len(samples)))) ** 2
+    frequencies = np.arange(len(power)) * SAMPLE_RATE / len(samples)
+    inside = (frequencies > low) & (frequencies < high)
+    return float((frequencies * power)[inside].sum() / power[inside].sum())
+
+
+@pytest.mark.parametrize(("pitch", "formants"), [(1.0, 1.0), (1.5, 1.0), (0.8, 1.2), (1.6, 1.2)])
+def test_a_speaker_has_the_pitch_and_the_formants_of_its_own(pitch: float, formants: float) -> None:
+    said = speak_as(Speaker("x", pitch, formants), voiced(100.0), 22050)
+    assert len(said) == pytest.approx(SAMPLE_RATE / pitch, rel=0.01)
+    assert peak(said, 70 * pitch, 130 * pitch) == pytest.approx(100 * pitch, rel=0.03)
+    assert centre(said, 500 * formants, 1600 * formants) == pytest.approx(1000 * formants, rel=0.1)
+
+
+def test_the_speakers_are_eight_of_different_names_and_factors() -> None:
+    assert len(SPEAKERS) >= 8
+    assert len({one.name for one in SPEAKERS}) == len(SPEAKERS)
+    assert SPEAKERS[0].length_scale == 1
+    for one in SPEAKERS:
+        for other in SPEAKERS:
+            gap = max(abs(one.pitch / other.pitch - 1), abs(one.formants / other.formants - 1))
+            assert one is other or gap > 0.08
+
+
+def test_silence_around_speech_is_cut_and_the_loudness_set() -> None:
+    said = np.concatenate((np.zeros(24000), 0.5 * np.sin(np.arange(24000)), np.zeros(24000))).astype(np.float32)
+    kept = tidy(said, 24000)
+    assert len(kept) == pytest.approx(24000 * 1.17, abs=500)
+    assert np.sqrt(np.square(kept[1200 : 1200 + 24000]).mean()) == pytest.approx(LOUDNESS, rel=0.05)
+
+
+def test_patterns_are_sentences_that_depend_on_chance_alone() -> None:
+    first, second = Patterns(random.Random(1)), Patterns(random.Random(1))
+    made = [first.sentence() for _ in range(2000)]
+    assert made == [second.sentence() for _ in range(2000)]
+    assert all(
+        "{" not in text and (text.lstrip('"')[0].isupper() or text[0].isdigit()) and text[-1] in '.?!"' for text in made
+    )
+    assert len(set(made)) > 1000
+
+
+@pytest.mark.parametrize("text", ["They went to war.", "A gun in the drawer", "It KILLED the mood", "oh hell"])
+def test_blocked_words_are_found(text: str) -> None:
+    assert is_blocked(text)
+
+
+@pytest.mark.parametrize("text", ["A warm wardrobe", "Hello there", "The deadline", "Say it again, Diego"])
+def test_words_that_only_look_alike_are_kept(text: str) -> None:
+    assert not is_blocked(text)
