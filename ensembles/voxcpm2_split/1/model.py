@@ -1,0 +1,5 @@
+from triton_speech.stage.front_door import FrontDoorStage
+
+
+class TritonPythonModel(FrontDoorStage):
+    family = "voxcpm2"

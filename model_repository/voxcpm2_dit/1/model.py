@@ -1,0 +1,5 @@
+from triton_speech.stage.diffusion import DiffusionStage
+
+
+class TritonPythonModel(DiffusionStage):
+    family = "voxcpm2"

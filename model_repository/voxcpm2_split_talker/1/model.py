@@ -1,0 +1,5 @@
+from triton_speech.stage.talker import TalkerStage
+
+
+class TritonPythonModel(TalkerStage):
+    family = "voxcpm2"

@@ -1,0 +1,58 @@
+"""The local DiT alone: what the talker hands over in, patches out. Noise is made here, from seed and frame."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from .frontend import CFG_VALUE, INFERENCE_STEPS
+from .locdit import FlowMatching
+from .noise import gaussian
+
+
+class VoxCPM2Diffusion:
+    """Solves rows of any streams. The talker does the same with its own (``SlotTalker.emit``).
+
+    Args:
+        solver: the local DiT, on its device.
+        patch_shape: (P, D).
+    """
+
+    def __init__(self, solver: FlowMatching, patch_shape: tuple[int, int]) -> None:
+        weight = solver.estimator.in_proj.weight
+        self.patch_shape = patch_shape
+        self.mu_size = solver.estimator.mu_tokens * solver.estimator.size
+        self._solver = solver
+        self._device, self._dtype = weight.device, weight.dtype
+
+    def warm_up(self) -> None:
+        """Solves once, so that the first caller does not pay for torch's start."""
+        one = torch.ones(1, 1, dtype=torch.int64)
+        steps = int(INFERENCE_STEPS.default)
+        rows = {"MU": torch.zeros(1, self.mu_size), "COND": torch.zeros(1, *self.patch_shape)}
+        numbers = {"SEED": one, "POSITION": one, CFG_VALUE.name: one.float(), INFERENCE_STEPS.name: steps * one}
+        self.solve({**rows, **numbers}, steps)
+
+    @torch.inference_mode()
+    def solve(self, rows: Mapping[str, Tensor], batch_key: int) -> Tensor:
+        """Patches (B, P, D) fp32.
+
+        Args:
+            rows: MU (B, 2h) and COND (B, P, D), floats; SEED (B, 1) and POSITION (B, 1) int64, the stream's seed and
+                the index of its frame; CFG_VALUE (B, 1) fp32; INFERENCE_STEPS (B, 1) int64. On the CPU.
+            batch_key: diffusion steps of all rows.
+        """
+        given = {name: rows[name].to(self._device, non_blocking=True) for name in rows}
+        lanes = self.patch_shape[0] * self.patch_shape[1]
+        noise = gaussian(given["SEED"].squeeze(1), given["POSITION"].squeeze(1), lanes)
+        patches = self._solver.solve(
+            noise.view(-1, *self.patch_shape).to(self._dtype),
+            given["MU"].to(self._dtype),
+            given["COND"].to(self._dtype),
+            given[CFG_VALUE.name].squeeze(1),
+            given[INFERENCE_STEPS.name].squeeze(1),
+            batch_key,
+        )
+        return patches.float().cpu()

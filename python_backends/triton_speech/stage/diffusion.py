@@ -1,0 +1,114 @@
+"""The diffusion stage: conditions of any streams in, their next latent patches out. It keeps nothing of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import Field
+
+from ..families.registry import find_checkpoint, load_diffusion_family
+from ..parameters import DeviceParameters
+from . import catalogue
+from .device import choose_device, use_device
+from .diffusion_rows import DiffusionRows, Limits, join, read_rows
+from .metrics import Metrics
+from .triton import checkpoints_folder, respond, respond_error, start_stage
+
+
+class DiffusionParameters(DeviceParameters):
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """``auto`` takes the checkpoint's on a GPU and float32 on the CPU."""
+    max_inference_steps: int = Field(default=100, ge=2, le=100)
+    cfg_cutoff_ratio: float = Field(default=1.0, gt=0, le=1)
+    """Share of the diffusion steps that are guided; below 1 the others run without their second branch, faster."""
+    deterministic: bool = False
+    """Solve batches of one shape only, so that a seed gives the same bytes in any company."""
+    deterministic_rows: int = Field(default=8, ge=1)
+    """Rows of that shape: smaller batches are padded, larger ones cut. Best the talker's ``max_num_seqs``."""
+
+
+class DiffusionStage:
+    """Binds the diffusion of a family's talker to Triton: not decoupled, batched by Triton.
+
+    ``execute`` answers before it returns, so Triton itself tells those that wait when this process has died.
+    """
+
+    family: ClassVar[str]
+
+    def initialize(self, args: Mapping[str, str]) -> None:
+        start_stage(args)
+        family = load_diffusion_family(self.family)
+        self._parameters = parameters = DiffusionParameters.from_triton(args["model_config"])
+        folder = find_checkpoint(checkpoints_folder(args), parameters.checkpoint, family.ARCHITECTURE)
+        self._device = choose_device(parameters, args)
+        dtype = parameters.dtype if parameters.dtype != "auto" else "float32" if self._device == "cpu" else None
+        self._diffusion = family.load_diffusion(
+            folder, device=self._device, dtype=dtype, cfg_cutoff_ratio=parameters.cfg_cutoff_ratio
+        )
+        self._limits = Limits(
+            self._diffusion.mu_size,
+            self._diffusion.patch_shape,
+            tuple(family.SAMPLING_INPUTS),
+            family.make_sampling,
+            parameters.max_inference_steps,
+        )
+        self._diffusion.warm_up()
+        self._metrics = Metrics(catalogue.DIFFUSION, args)
+
+    def execute(self, requests: list[Any]) -> list[Any]:
+        use_device(self._device)
+        answers: list[Any] = [None] * len(requests)
+        asked: dict[int, DiffusionRows] = {}
+        for number, request in enumerate(requests):
+            try:
+                rows = read_rows(request, self._limits)
+                if rows is None:
+                    answers[number] = respond({}, ())
+                else:
+                    asked[number] = rows
+            except Exception as error:
+                answers[number] = self._failed(request, error)
+        if asked:
+            together = join(list(asked.values()))
+            latents, errors = self._solve_all(together)
+            start = 0
+            for number, rows in asked.items():
+                stop = start + len(rows.keys)
+                failed = [error for error in errors[start:stop] if error is not None]
+                if failed:
+                    answers[number] = self._failed(requests[number], failed[0])
+                else:
+                    self._metrics.count(catalogue.STAGE_REQUESTS, *catalogue.ANSWERED)
+                    made = {"LATENT": latents[start:stop].numpy()}
+                    answers[number] = respond(made, requests[number].requested_output_names())
+                start = stop
+        return answers
+
+    def finalize(self) -> None:
+        self._metrics.close()
+
+    def _solve_all(self, together: DiffusionRows) -> tuple[torch.Tensor, list[Exception | None]]:
+        """Latents (N, P, D) of all rows, and for each row what went wrong in its group."""
+        latents = torch.zeros(len(together.keys), *self._diffusion.patch_shape)
+        errors: list[Exception | None] = [None] * len(together.keys)
+        for key, group in together.groups().items():
+            size = self._parameters.deterministic_rows if self._parameters.deterministic else len(group)
+            for start in range(0, len(group), size):
+                piece = group[start : start + size]
+                # All solved batches have one shape where that is asked for; whose rows are added does not matter.
+                padded = piece + piece[:1] * (size - len(piece)) if self._parameters.deterministic else piece
+                try:
+                    made = self._diffusion.solve(together.pick(padded), key)
+                    latents[piece] = made[: len(piece)]
+                except Exception as error:
+                    for row in piece:
+                        errors[row] = error
+                self._metrics.count(catalogue.BATCHES)
+                self._metrics.count(catalogue.BATCH_STREAMS, by=len(piece))
+        return latents, errors
+
+    def _failed(self, request: Any, error: Exception) -> Any:
+        self._metrics.count(catalogue.STAGE_REQUESTS, *catalogue.how_it_failed(error))
+        return respond_error(error, request.request_id())
