@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from triton_speech_client.errors import (
     error_from_grpc,
 )
 from triton_speech_client.request import SpeechOptions
+from triton_speech_client.retry import RETRIES, Retries, check_retries
 from triton_speech_client.speech import AudioChunk, Speech, SpeechBuilder
 from triton_speech_client.voices import ADD_SECONDS, Recordings, Voice, build_command, read_voice, read_voices
 
@@ -32,8 +34,16 @@ if TYPE_CHECKING:
 class AsyncSpeechClient:
     """``SpeechClient`` for asyncio: the same calls, any number of them at once. Belongs to one event loop."""
 
-    def __init__(self, url: str = "127.0.0.1:8001", pipeline: str = "voxcpm2", timeout: float = 60.0) -> None:
+    def __init__(
+        self,
+        url: str = "127.0.0.1:8001",
+        pipeline: str = "voxcpm2",
+        timeout: float = 60.0,
+        *,
+        retries: int = RETRIES,
+    ) -> None:
         wire.check_seconds("timeout", timeout)
+        self.retries = check_retries(retries)
         self.url = wire.check_url(url)
         self.pipeline = pipeline
         self.timeout = timeout
@@ -68,7 +78,7 @@ class AsyncSpeechClient:
         that may be left early belongs within ``contextlib.aclosing``, as with every asynchronous generator.
         """
         wire.check_seconds("deadline", deadline)
-        request = wire.infer_request(self.pipeline, text, request_id, pcm16, **options)
+        request = wire.infer_request(self.pipeline, text, request_id, pcm16, deadline, **options)
         return self._stream(request, pcm16, deadline)
 
     async def synthesize(
@@ -99,14 +109,13 @@ class AsyncSpeechClient:
                 raise ServerUnavailable(f"{missing}, also after {timeout:g} s")
             await asyncio.sleep(wire.READY_POLL_SECONDS)
 
-    async def models(self) -> dict[str, str]:
-        """All models of the server by name, with their state (``READY``, ``UNAVAILABLE``, ...)."""
-        return wire.model_states(await self._call("RepositoryIndex", service_pb2.RepositoryIndexRequest()))
+    async def models(self) -> list[str]:
+        """The models of the server that take requests."""
+        return wire.model_names(await self._call("ModelStatistics", service_pb2.ModelStatisticsRequest()))
 
     async def pipelines(self) -> list[str]:
         """The models that take text and give audio, and that are ready."""
-        names = [name for name, state in (await self.models()).items() if state == "READY"]
-        requests = [service_pb2.ModelMetadataRequest(name=name) for name in names]
+        requests = [service_pb2.ModelMetadataRequest(name=name) for name in await self.models()]
         return sorted([r.name for r in requests if wire.is_pipeline(await self._call("ModelMetadata", r))])
 
     async def voices(self) -> list[Voice]:
@@ -139,9 +148,29 @@ class AsyncSpeechClient:
     async def _stream(
         self, request: service_pb2.ModelInferRequest, pcm16: bool, deadline: float | None
     ) -> AsyncGenerator[AudioChunk, None]:
+        """Tries until the first chunk, within the deadline that all tries share."""
+        retries = Retries(self.retries, min(self.timeout, deadline or self.timeout))
+        limit, is_heard = None if deadline is None else time.monotonic() + deadline, False
+        while True:
+            try:
+                async with contextlib.aclosing(self._try(request, pcm16, limit, deadline)) as chunks:
+                    async for chunk in chunks:
+                        is_heard = True
+                        yield chunk
+                return
+            except ServerUnavailable as error:
+                wait = None if is_heard else retries.wait(error)
+                if wait is None:
+                    raise
+            await asyncio.sleep(wait)
+
+    async def _try(
+        self, request: service_pb2.ModelInferRequest, pcm16: bool, limit: float | None, deadline: float | None
+    ) -> AsyncGenerator[AudioChunk, None]:
+        """One try, until the time ``limit`` at the latest, which is where the ``deadline`` ends."""
         reader = wire.ResponseReader(pcm16)
-        limit = None if deadline is None else time.monotonic() + deadline
-        call = self._connected().ModelStreamInfer(iter((request,)), timeout=deadline)
+        left = None if limit is None else limit - time.monotonic()
+        call = self._connected().ModelStreamInfer(iter((request,)), timeout=left)
         try:
             while not reader.ended:
                 response = await self._next_response(call, deadline)
@@ -150,8 +179,9 @@ class AsyncSpeechClient:
                     return
                 if (chunk := reader.read(response)) is not None:
                     yield chunk
-        except (asyncio.CancelledError, ServerError) as error:
-            # A deadline that passes before the request is out comes from gRPC as a cancel of its own or as "internal".
+        except (asyncio.CancelledError, ServerError, ServerUnavailable) as error:
+            # gRPC tells of a deadline that passes before the request is out as a cancel of its own, as "internal" or
+            # as a message that could not be sent.
             if limit is None or time.monotonic() < limit or _this_task_is_cancelled():
                 raise
             raise error_from_grpc("DEADLINE_EXCEEDED", "", self.url, deadline) from error

@@ -65,7 +65,8 @@ _FIELD_TEXT = re.compile(r"(?P<field>[A-Z][A-Z0-9_]+): (?P<problem>.+)", re.DOTA
 _TRITON_FIELD = re.compile(r"(?:unexpected inference (?:in|out)put|for input|inference input) '(?P<field>[^']+)'")
 _TRITON_MISSING = re.compile(r"missing required input\(s\) \['(?P<field>[^']+)'")
 _NO_PIPELINE = re.compile(
-    r"unknown model: '[^']*' is not found|unexpected inference (?:input 'TEXT'|output '(?:AUDIO|PCM16)')"
+    r"unknown model: '[^']*' is not found|unexpected inference input 'TEXT'|"
+    r"unexpected inference output '(?:AUDIO|PCM16|SAMPLE_RATE|CHUNK_INDEX|FINISH_REASON)'"
 )
 _NO_VOICES = re.compile(r"unknown model: 'voices' is not found")
 _NOT_FOUND = re.compile(r"(?:'[^']*'|\"[^\"]*\") is not known; known are ", re.DOTALL)
@@ -79,6 +80,9 @@ _UNAVAILABLE_MARKS = (
     "server is stopping",
     "server not ready",
 )
+# What gRPC for asyncio says, with the status INTERNAL, when a connection ends while the request is being written.
+_BROKE_WHILE_SENDING = "Internal error from Core"
+_DEADLINE = re.compile(r"\bthe deadline of \S+ s has passed\b")
 _CANCELLED = re.compile(r"\bcancell?ed\b", re.IGNORECASE)
 
 
@@ -95,6 +99,8 @@ def error_from_text(text: str) -> SpeechClientError:
         return InvalidRequest("pipeline", text)
     if triton := _TRITON_FIELD.search(text) or _TRITON_MISSING.search(text):
         return InvalidRequest(triton["field"], text)
+    if _DEADLINE.search(text):
+        return DeadlineExceeded(text)
     if any(mark in text.lower() for mark in _UNAVAILABLE_MARKS):
         return ServerUnavailable(text)
     first_line = text.partition("\n")[0].strip()  # the rest is a traceback, of use in the server's log only
@@ -105,7 +111,7 @@ def error_from_text(text: str) -> SpeechClientError:
 
 def error_from_grpc(code: str, details: str, url: str, limit: float | None = None) -> SpeechClientError:
     """The error behind a failed call: a gRPC status name such as ``UNAVAILABLE``; ``limit`` is in seconds."""
-    if code == "UNAVAILABLE":
+    if code == "UNAVAILABLE" or _BROKE_WHILE_SENDING in details:
         told = error_from_text(details)
         by_model = isinstance(told, ServerUnavailable)
         return told if by_model else ServerUnavailable(f"no connection to the server at {url}: {details}")

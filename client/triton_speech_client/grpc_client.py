@@ -21,6 +21,7 @@ from triton_speech_client.errors import (
     error_from_grpc,
 )
 from triton_speech_client.request import SpeechOptions
+from triton_speech_client.retry import RETRIES, Retries, check_retries
 from triton_speech_client.speech import AudioChunk, Speech, SpeechBuilder
 from triton_speech_client.voices import ADD_SECONDS, Recordings, Voice, build_command, read_voice, read_voices
 
@@ -35,13 +36,24 @@ class SpeechClient:
 
     ``url`` is the host and port of the server's gRPC endpoint, ``pipeline`` the model to ask. ``timeout`` is the
     longest wait, in seconds, for the next response of a stream. Nothing is sent before the first call.
+    ``retries`` is how often a stream is tried again that the server could not take (``ServerUnavailable``) and that
+    has brought no chunk yet; 0 tells of it at once. Waits grow from 0.1 to 5 s, or last as long as the server asks.
     """
 
-    def __init__(self, url: str = "127.0.0.1:8001", pipeline: str = "voxcpm2", timeout: float = 60.0) -> None:
+    def __init__(
+        self,
+        url: str = "127.0.0.1:8001",
+        pipeline: str = "voxcpm2",
+        timeout: float = 60.0,
+        *,
+        retries: int = RETRIES,
+    ) -> None:
         wire.check_seconds("timeout", timeout)
+        self.retries = check_retries(retries)
         self.url = wire.check_url(url)
         self.pipeline = pipeline
         self.timeout = timeout
+        self._closed = threading.Event()
         self._channel = grpc.insecure_channel(url, options=wire.CHANNEL_OPTIONS)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
 
@@ -55,6 +67,7 @@ class SpeechClient:
 
     def close(self) -> None:
         """Ends the connection, and with it the streams of this client that still run."""
+        self._closed.set()
         self._channel.close()
 
     def stream(
@@ -70,10 +83,11 @@ class SpeechClient:
 
         The request is checked now and sent when the first chunk is asked for. Closing the iterator (``close()``,
         or leaving a ``for`` loop over it) cancels the request at the server. ``pcm16`` asks for int16 samples.
-        ``deadline`` limits the whole stream, in seconds. Raises ``SpeechClientError`` in its several kinds.
+        ``deadline`` limits the whole stream, in seconds, here and on the server. Raises ``SpeechClientError`` in its
+        several kinds.
         """
         wire.check_seconds("deadline", deadline)
-        request = wire.infer_request(self.pipeline, text, request_id, pcm16, **options)
+        request = wire.infer_request(self.pipeline, text, request_id, pcm16, deadline, **options)
         return self._stream(request, pcm16, deadline)
 
     def synthesize(
@@ -104,14 +118,13 @@ class SpeechClient:
                 raise ServerUnavailable(f"{missing}, also after {timeout:g} s")
             time.sleep(wire.READY_POLL_SECONDS)
 
-    def models(self) -> dict[str, str]:
-        """All models of the server by name, with their state (``READY``, ``UNAVAILABLE``, ...)."""
-        return wire.model_states(self._call("RepositoryIndex", service_pb2.RepositoryIndexRequest()))
+    def models(self) -> list[str]:
+        """The models of the server that take requests."""
+        return wire.model_names(self._call("ModelStatistics", service_pb2.ModelStatisticsRequest()))
 
     def pipelines(self) -> list[str]:
         """The models that take text and give audio, and that are ready."""
-        names = [name for name, state in self.models().items() if state == "READY"]
-        requests = [service_pb2.ModelMetadataRequest(name=name) for name in names]
+        requests = [service_pb2.ModelMetadataRequest(name=name) for name in self.models()]
         return sorted(r.name for r in requests if wire.is_pipeline(self._call("ModelMetadata", r)))
 
     def voices(self) -> list[Voice]:
@@ -140,9 +153,29 @@ class SpeechClient:
     def _stream(
         self, request: service_pb2.ModelInferRequest, pcm16: bool, deadline: float | None
     ) -> Generator[AudioChunk, None, None]:
+        """Tries until the first chunk, within the deadline that all tries share."""
+        retries = Retries(self.retries, min(self.timeout, deadline or self.timeout))
+        began, is_heard = time.monotonic(), False
+        while True:
+            left = None if deadline is None else began + deadline - time.monotonic()
+            try:
+                with contextlib.closing(self._try(request, pcm16, left, deadline)) as chunks:
+                    for chunk in chunks:
+                        is_heard = True
+                        yield chunk
+                return
+            except ServerUnavailable as error:
+                wait = None if is_heard else retries.wait(error)
+                if wait is None or self._closed.wait(wait):
+                    raise
+
+    def _try(
+        self, request: service_pb2.ModelInferRequest, pcm16: bool, left: float | None, deadline: float | None
+    ) -> Generator[AudioChunk, None, None]:
+        """One try, of which ``left`` seconds of the ``deadline`` are left."""
         reader = wire.ResponseReader(pcm16)
         arrivals: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        call = self._stub.ModelStreamInfer(iter((request,)), timeout=deadline)
+        call = self._stub.ModelStreamInfer(iter((request,)), timeout=left)
         threading.Thread(target=_pump, args=(call, arrivals), name="speech-stream", daemon=True).start()
         try:
             while not reader.ended:

@@ -23,6 +23,7 @@ from triton_speech_client.errors import (
     RequestCancelled,
     ServerError,
     ServerUnavailable,
+    SpeechClientError,
     error_from_text,
 )
 from triton_speech_client.request import SpeechOptions, build_tensors
@@ -52,15 +53,26 @@ class HttpSpeechClient:
         self.pipeline = pipeline
         self.timeout = timeout
 
-    def synthesize(self, text: str, *, request_id: str = "", **options: Unpack[SpeechOptions]) -> Speech:
+    def synthesize(
+        self, text: str, *, request_id: str = "", deadline: float | None = None, **options: Unpack[SpeechOptions]
+    ) -> Speech:
         """The whole speech, float32; raises as ``SpeechClient.synthesize`` does.
 
+        ``deadline`` is what the server gives the stream, in seconds.
         ``reference`` and ``prompt_audio`` raise ``InvalidRequest``: use a gRPC client, or a stored voice.
         """
         body = {name: _json_value(name, values) for name, values in build_tensors(text, **options).items()}
+        if deadline is not None:
+            body["parameters"] = {"timeout": max(1, round(deadline * 1e6))}
         builder = SpeechBuilder()
-        for response in self._responses(body | {"id": request_id} if request_id else body):
-            builder.add(_chunk(response))
+        try:
+            for response in self._responses(body | {"id": request_id} if request_id else body):
+                builder.add(_chunk(response))
+        except (InvalidRequest, ServerError) as e:
+            # A model that is no pipeline answers in its own words.
+            if getattr(e, "field", "") in body or self._is_pipeline():
+                raise
+            raise InvalidRequest("pipeline", f"{self.pipeline!r} is not a pipeline of the server") from e
         if builder.parts and not builder.finish_reason:
             raise ServerError(f"the stream ended without a finish reason after {len(builder.parts)} chunks")
         if builder.finish_reason == "cancelled":
@@ -98,7 +110,7 @@ class HttpSpeechClient:
         }
         request = urllib.request.Request(f"{self.url}/v2/models/{MODEL}/infer", head + b"".join(contents), headers)
         with self._open(request, ADD_SECONDS) as reply:
-            answer = json.load(reply)
+            answer = _read_json(reply.read())
         try:
             return str(answer["outputs"][0]["data"][0]).encode()
         except (KeyError, IndexError, TypeError) as e:
@@ -112,10 +124,23 @@ class HttpSpeechClient:
         with self._open(request, self.timeout) as reply:
             for line in reply:
                 if line.startswith(b"data:"):
-                    response = json.loads(line[len(b"data:") :])
+                    response = _read_json(line[len(b"data:") :])
                     if "error" in response:
                         raise error_from_text(response["error"])
                     yield response
+
+    def _is_pipeline(self) -> bool:
+        """Whether the model takes text and gives audio; True where nobody can tell."""
+        path = f"/v2/models/{urllib.parse.quote(self.pipeline, safe='')}"
+        try:
+            with self._open(urllib.request.Request(self.url + path), self.timeout) as reply:
+                model = _read_json(reply.read())
+        except InvalidRequest:
+            return False
+        except SpeechClientError:
+            return True
+        names = {tensor.get("name") for kind in ("inputs", "outputs") for tensor in model.get(kind, ())}
+        return {"TEXT", "AUDIO"} <= names
 
     @contextlib.contextmanager
     def _open(self, request: urllib.request.Request, limit: float) -> Iterator[Any]:
@@ -137,9 +162,21 @@ def _json_value(name: str, values: np.ndarray[Any, Any]) -> Any:
     if values.dtype != np.object_:
         return values.tolist() if name == "CHUNK_SCHEDULE" else values.item()
     try:
-        return values.item().decode("utf-8")
+        texts = [value.decode("utf-8") for value in values.flat]
+        return texts[0] if len(texts) == 1 else texts
     except UnicodeDecodeError as e:
         raise InvalidRequest(name, "is not UTF-8 text, and JSON carries nothing else; use a gRPC client") from e
+
+
+def _read_json(text: bytes) -> dict[str, Any]:
+    """A JSON object; whatever else comes with status 200 is not from Triton."""
+    try:
+        answer = json.loads(text)
+    except ValueError as e:
+        raise ServerError("the server answered with something that is not JSON: is it Triton's HTTP port?") from e
+    if not isinstance(answer, dict):
+        raise ServerError("the server answered with JSON that is not an object: is it Triton's HTTP port?")
+    return answer
 
 
 def _chunk(response: dict[str, Any]) -> AudioChunk:
@@ -152,6 +189,8 @@ def _chunk(response: dict[str, Any]) -> AudioChunk:
         )
     except KeyError as e:
         raise ServerError(f"a response lacks the output {e.args[0]}") from e
+    except (ValueError, TypeError) as e:
+        raise ServerError("a response holds an output of a wrong type") from e
 
 
 def _error_text(error: urllib.error.HTTPError) -> str:

@@ -103,11 +103,14 @@ class SpeechBuilder:
     samples_made: int = 0
     finish_reason: str = ""
     seconds_to_first_audio: float = math.nan
+    wall_seconds: float = math.nan
+    """Until the last chunk so far: what its owner does after the stream is no time of the speech."""
 
     def add(self, chunk: AudioChunk) -> None:
         """Takes the next chunk."""
+        self.wall_seconds = time.perf_counter() - self.started
         if len(chunk.samples) and not self.samples_made:
-            self.seconds_to_first_audio = time.perf_counter() - self.started
+            self.seconds_to_first_audio = self.wall_seconds
         self.parts.append(chunk.samples)
         self.samples_made += len(chunk.samples)
         self.sample_rate = chunk.sample_rate
@@ -122,5 +125,5 @@ class SpeechBuilder:
             sample_rate=self.sample_rate,
             finish_reason=self.finish_reason,
             seconds_to_first_audio=self.seconds_to_first_audio,
-            wall_seconds=time.perf_counter() - self.started,
+            wall_seconds=self.wall_seconds,
         )

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 CHANNEL_OPTIONS = (
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
+    # A name that stands for several servers: each request goes to the next one.
+    ("grpc.lb_policy_name", "round_robin"),
+    # Looked up again as soon as a connection ends, so that servers which go or come are known; gRPC would wait 30 s.
+    ("grpc.dns_min_time_between_resolutions_ms", 5000),
     # gRPC would wait up to two minutes before it tries a restarted server again.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
@@ -48,14 +52,24 @@ def check_seconds(name: str, value: float | None) -> None:
 
 
 def infer_request(
-    pipeline: str, text: str, request_id: str, pcm16: bool, **options: Unpack[SpeechOptions]
+    pipeline: str,
+    text: str,
+    request_id: str,
+    pcm16: bool,
+    deadline: float | None = None,
+    **options: Unpack[SpeechOptions],
 ) -> service_pb2.ModelInferRequest:
-    """The message that asks ``pipeline`` for speech; the final flag will come even without data."""
+    """The message that asks ``pipeline`` for speech; the final flag will come even without data.
+
+    ``deadline``, in seconds, is what the server gives the stream: it frees what a late one holds, in every pipeline.
+    """
     request = service_pb2.ModelInferRequest(model_name=pipeline, id=request_id)
     _add_inputs(request, build_tensors(text, **options))
     for name in requested_outputs(pcm16):
         request.outputs.add(name=name)
     request.parameters["triton_enable_empty_final_response"].bool_param = True
+    if deadline is not None:
+        request.parameters["timeout"].int64_param = max(1, round(deadline * 1e6))
     return request
 
 
@@ -127,13 +141,9 @@ class ResponseReader:
         return AudioChunk(samples.copy(), int(sample_rate[0]), int(index[0]), self._finish_reason)
 
 
-def model_states(index: service_pb2.RepositoryIndexResponse) -> dict[str, str]:
-    """State by model name: ``READY``, ``LOADING``, ``UNAVAILABLE``, or empty for one that was never loaded."""
-    states: dict[str, str] = {}
-    for model in index.models:  # one entry a version: a model is ready if any of its versions is
-        if states.get(model.name) != "READY":
-            states[model.name] = model.state
-    return states
+def model_names(statistics: service_pb2.ModelStatisticsResponse) -> list[str]:
+    """The models that take requests: Triton keeps statistics of those, and unlike its index they are open to all."""
+    return sorted({model.name for model in statistics.model_stats})
 
 
 def is_pipeline(metadata: service_pb2.ModelMetadataResponse) -> bool:

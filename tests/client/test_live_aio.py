@@ -13,6 +13,7 @@ from triton_speech_client import (
     AsyncSpeechClient,
     DeadlineExceeded,
     InvalidRequest,
+    ServerError,
     ServerUnavailable,
     Speech,
     SpeechClient,
@@ -102,3 +103,21 @@ def test_a_deadline_that_passes_before_the_request_is_sent_is_a_deadline(speech_
                     await client.synthesize(TEXT, deadline=0.0005)
 
     asyncio.run(speak())
+
+
+@pytest.mark.parametrize("told", [asyncio.CancelledError(), ServerError("internal"), ServerUnavailable("not sent")])
+def test_whatever_grpc_says_of_a_passed_deadline_it_is_a_deadline(told: BaseException, closed_port: int) -> None:
+    """Which of the three it says is a race within gRPC, so that this stands in for it."""
+
+    async def speak() -> None:
+        async with AsyncSpeechClient(f"127.0.0.1:{closed_port}") as client:
+
+            async def fails_late(call: Any, deadline: float | None) -> None:
+                await asyncio.sleep(0.01)
+                raise told
+
+            client._next_response = fails_late  # type: ignore[method-assign]
+            await client.synthesize(TEXT, deadline=0.005)
+
+    with pytest.raises(DeadlineExceeded, match=r"the deadline of 0\.005 s"):
+        asyncio.run(speak())

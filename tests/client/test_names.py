@@ -5,29 +5,31 @@ from __future__ import annotations
 import argparse
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from triton_speech.families.registry import load_family
 from triton_speech_client import SpeechClient
 from triton_speech_client.cli.say import add_arguments
-from triton_speech_client.request import build_tensors, requested_outputs
+from triton_speech_client.gateway.body import VoiceOptions
+from triton_speech_client.request import SamplingOptions, build_tensors, requested_outputs
 
 ENSEMBLES = Path(__file__).resolve().parents[2] / "ensembles"
 PIPELINES = ["voxcpm2", "voxcpm2_pipeline"]
-ALL_INPUTS = build_tensors(
-    "x",
-    voice="v",
-    reference=b"r",
-    prompt_audio=b"p",
-    prompt_text="t",
-    instruction="i",
-    language="en",
-    seed=1,
-    cfg_value=2.0,
-    inference_steps=10,
-    max_seconds=1.0,
-    chunk_schedule=[1],
-)
+FAMILIES = ("voxcpm2", "qwen3_tts", "vibevoice")
+SHARED: dict[str, Any] = {
+    "voice": "v",
+    "reference": b"r",
+    "prompt_audio": b"p",
+    "prompt_text": "t",
+    "instruction": "i",
+    "language": "en",
+    "seed": 1,
+    "max_seconds": 1.0,
+    "chunk_schedule": [1],
+    "priority": 1,
+}
 
 
 def declared(pipeline: str) -> set[str]:
@@ -36,10 +38,19 @@ def declared(pipeline: str) -> set[str]:
     return set(re.findall(r'name:\s*"([A-Z0-9_]+)"', config))
 
 
-@pytest.mark.parametrize("pipeline", PIPELINES)
-def test_every_input_and_output_of_the_client_is_declared_by_the_pipeline(pipeline: str) -> None:
-    asked_for = {*ALL_INPUTS, *requested_outputs(pcm16=False), *requested_outputs(pcm16=True)}
-    assert asked_for <= declared(pipeline)
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("kind", ["", "_pipeline"])
+def test_every_input_and_output_of_the_client_is_declared_by_the_pipeline(family: str, kind: str) -> None:
+    asked_for = {*build_tensors("x", **SHARED), *requested_outputs(pcm16=False), *requested_outputs(pcm16=True)}
+    assert asked_for <= declared(family + kind)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_a_family_is_drawn_with_can_be_sent(family: str) -> None:
+    names = set(load_family(family).SAMPLING_INPUTS)
+    assert names <= {name.upper() for name in SamplingOptions.__annotations__}
+    assert names <= declared(family)
+    assert names <= {name.upper() for name in VoiceOptions.model_fields}
 
 
 def test_the_default_pipeline_is_one_of_them() -> None:

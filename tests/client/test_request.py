@@ -39,6 +39,13 @@ def test_every_field_has_the_type_and_shape_of_the_contract() -> None:
         inference_steps=10,
         max_seconds=1.5,
         chunk_schedule=[1, 2, 4],
+        temperature=0.5,
+        top_k=50,
+        top_p=0.9,
+        repetition_penalty=1.05,
+        codes_temperature=0,
+        codes_top_k=0,
+        codes_top_p=1.0,
     )
     assert [(i.name(), i.datatype(), list(i.shape())) for i in inputs] == [
         ("TEXT", "BYTES", [1]),
@@ -53,7 +60,24 @@ def test_every_field_has_the_type_and_shape_of_the_contract() -> None:
         ("INFERENCE_STEPS", "INT32", [1]),
         ("MAX_SECONDS", "FP32", [1]),
         ("CHUNK_SCHEDULE", "INT32", [3]),
+        ("TEMPERATURE", "FP32", [1]),
+        ("TOP_K", "INT32", [1]),
+        ("TOP_P", "FP32", [1]),
+        ("REPETITION_PENALTY", "FP32", [1]),
+        ("CODES_TEMPERATURE", "FP32", [1]),
+        ("CODES_TOP_K", "INT32", [1]),
+        ("CODES_TOP_P", "FP32", [1]),
     ]
+
+
+def test_a_dialogue_has_lists_of_voices_and_recordings() -> None:
+    samples = (np.zeros(8, np.float32), 16000)
+    tensors = build_tensors("x", voice=("b", "a"), reference=[b"RIFF", samples])
+    assert tensors["VOICE"].tolist() == [b"b", b"a"]
+    assert tensors["REFERENCE_AUDIO"].shape == (2,)
+    assert tensors["REFERENCE_AUDIO"][0] == b"RIFF"
+    assert build_tensors("x", reference=samples)["REFERENCE_AUDIO"].shape == (1,)
+    assert build_tensors("x", voice=["a"])["VOICE"].tolist() == [b"a"]
 
 
 def test_values_arrive_unchanged_in_the_tensors() -> None:
@@ -96,10 +120,19 @@ def test_samples_are_wrapped_to_wav_without_loss(dtype: str, shape: tuple[int, .
         ({"seed": True}, "SEED", "an integer is needed"),
         ({"inference_steps": 2**31}, "INFERENCE_STEPS", "not within"),
         ({"cfg_value": "2"}, "CFG_VALUE", "a number is needed"),
+        ({"temperature": "0.9"}, "TEMPERATURE", "a number is needed"),
+        ({"top_k": 2.5}, "TOP_K", "an integer is needed"),
+        ({"codes_top_k": 2**31}, "CODES_TOP_K", "not within"),
         ({"chunk_schedule": 4}, "CHUNK_SCHEDULE", "a list of integers is needed"),
         ({"chunk_schedule": [1, 2.5]}, "CHUNK_SCHEDULE", "an integer is needed"),
         ({"voice": 7}, "VOICE", "a string is needed"),
+        ({"voice": ["a", 7]}, "VOICE", "a string is needed"),
+        ({"voice": []}, "VOICE", "is an empty list"),
         ({"language": "\ud800"}, "LANGUAGE", "UTF-8"),
+        ({"language": ["de"]}, "LANGUAGE", "of type list; a string is needed"),
+        ({"reference": []}, "REFERENCE_AUDIO", "is an empty list"),
+        ({"reference": [b"a", "no/such/file.wav"]}, "REFERENCE_AUDIO", "No such file"),
+        ({"prompt_audio": [b"a"]}, "PROMPT_AUDIO", "of type list"),
         ({"reference": "no/such/file.wav"}, "REFERENCE_AUDIO", "No such file"),
         ({"reference": 7}, "REFERENCE_AUDIO", "a path, bytes or"),
         ({"prompt_audio": (np.zeros(8, np.uint8), 16000)}, "PROMPT_AUDIO", "uint8"),
@@ -139,3 +172,9 @@ def test_the_final_flag_is_always_asked_for() -> None:
     request = infer_request("voxcpm2", "x", "id-1", False)
     assert request.parameters["triton_enable_empty_final_response"].bool_param
     assert (request.model_name, request.id) == ("voxcpm2", "id-1")
+    assert "timeout" not in request.parameters
+
+
+def test_a_deadline_is_told_to_the_server_in_microseconds() -> None:
+    request = infer_request("voxcpm2", "x", "", False, 2.5)
+    assert request.parameters["timeout"].int64_param == 2_500_000

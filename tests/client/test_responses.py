@@ -8,7 +8,7 @@ from tritonclient.grpc import service_pb2
 from tritonclient.utils import serialize_byte_tensor
 
 from triton_speech_client import InvalidRequest, RequestCancelled, ServerError
-from triton_speech_client.wire import ResponseReader, model_states, unknown_pipeline
+from triton_speech_client.wire import ResponseReader, model_names, unknown_pipeline
 
 
 def response(index: int, finish_reason: str = "", final: bool = False, samples: int = 4) -> service_pb2:
@@ -102,11 +102,11 @@ def test_an_error_response_raises_its_error() -> None:
         ResponseReader(pcm16=False).read(service_pb2.ModelStreamInferResponse(error_message="TEXT: is empty"))
 
 
-def test_a_model_is_ready_if_one_of_its_versions_is() -> None:
-    index = service_pb2.RepositoryIndexResponse()
-    for version, state in [("1", "UNAVAILABLE"), ("2", "READY"), ("3", "UNAVAILABLE")]:
-        index.models.add(name="voxcpm2", version=version, state=state)
-    assert model_states(index) == {"voxcpm2": "READY"}
+def test_a_model_with_several_versions_is_named_once() -> None:
+    statistics = service_pb2.ModelStatisticsResponse()
+    for name, version in [("voxcpm2", "1"), ("voices", "1"), ("voxcpm2", "2")]:
+        statistics.model_stats.add(name=name, version=version)
+    assert model_names(statistics) == ["voices", "voxcpm2"]
 
 
 def test_an_unknown_pipeline_lists_those_that_there_are() -> None:

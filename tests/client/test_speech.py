@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,14 @@ def test_chunks_become_one_speech_and_the_last_reason_holds() -> None:
     assert np.array_equal(whole.samples, SAMPLES[:30])
     assert whole.finish_reason == "length"
     assert 0 <= whole.seconds_to_first_audio <= whole.wall_seconds
+
+
+def test_the_stop_of_the_server_was_counted_as_time_of_the_demos_speech() -> None:
+    builder = SpeechBuilder()
+    builder.add(AudioChunk(SAMPLES, 48000, 0, "stop"))
+    made = builder.speech().wall_seconds
+    time.sleep(0.01)
+    assert builder.speech().wall_seconds == made
 
 
 def test_no_chunk_is_no_speech() -> None:

@@ -26,16 +26,32 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
+    "batch": Command("triton_speech_client.cli.batch", "speak every line of a file into a file of its own", "client"),
+    "bench": Command(
+        "triton_speech_client.bench.command", "put load on a server and measure what callers hear", "bench"
+    ),
     "demo": Command("triton_speech_client.cli.demo", "start a server, speak one sentence into a file, stop", "server"),
+    "export": Command("triton_speech.export.command", "write parts of a checkpoint as ONNX, for other servers", "onnx"),
     "gateway": Command(
         "triton_speech_client.gateway.command", "serve OpenAI's speech API, live text and a page", "gateway"
     ),
+    "health": Command("triton_speech_client.cli.health", "tell whether a server is ready, and what is wrong", "client"),
+    "manifest": Command(
+        "triton_speech.pull.manifest_command", "write a checkpoint's checksums, for pull to check", "server"
+    ),
+    "perf-analyzer": Command(
+        "triton_speech_client.perf_analyzer.command", "input files and reports for Triton's perf_analyzer", "client"
+    ),
+    "pull": Command("triton_speech.pull.command", "bring a checkpoint here, by revision and checked", "server"),
     "say": Command("triton_speech_client.cli.say", "speak a text into a file or to the loudspeaker", "client"),
     "serve": Command("triton_speech.serve.command", "start Triton with the speech pipelines", "server"),
     "tiny-checkpoint": Command(
-        "triton_speech.families.voxcpm2.tiny_command",
+        "triton_speech.families.tiny_command",
         "write a tiny checkpoint of random weights, to try the server without a model",
         "server",
+    ),
+    "train": Command(
+        "triton_speech.families.voxcpm2.training.command", "make a small voice, in as many runs as it takes", "train"
     ),
     "voice": Command("triton_speech_client.cli.voice", "add, list, show and remove the voices of a server", "client"),
 }

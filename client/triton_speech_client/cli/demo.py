@@ -8,6 +8,7 @@ from pathlib import Path
 
 from triton_speech.serve.errors import SpeechSetupError
 from triton_speech.serve.layout import find_checkpoints, find_models
+from triton_speech.serve.locate import find_server
 from triton_speech.serve.ports import Ports
 from triton_speech.serve.server import ServerSettings, TritonServer
 from triton_speech_client.cli.audio_file import AudioFile
@@ -30,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Speaks; raises ``SpeechClientError`` or ``ValueError`` when it cannot."""
     try:
+        find_server()  # where only the client is installed, that is what has to be told
         models = find_models(None)
         checkpoints = find_checkpoints(args.checkpoints, models)
         settings = ServerSettings(models=models, checkpoints=checkpoints, profile="cpu", ports=FREE_PORTS)

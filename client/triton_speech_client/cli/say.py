@@ -26,6 +26,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o", "--output", type=Path, help=f"file to write: wav, flac, ogg or mp3 (default {DEFAULT_OUTPUT})"
     )
     parser.add_argument("--play", action="store_true", help="play it while it comes")
+    add_request_arguments(parser)
+
+
+def add_request_arguments(parser: argparse.ArgumentParser) -> None:
+    """Whom to ask, and the fields of the request."""
     server = parser.add_argument_group("server")
     server.add_argument("--url", default="127.0.0.1:8001", help="host:port of Triton's gRPC (%(default)s)")
     server.add_argument("--pipeline", default="voxcpm2", help="model to ask (%(default)s)")
@@ -33,8 +38,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--timeout", type=float, default=60.0, help="longest wait for a response, seconds (%(default)s)"
     )
     voice = parser.add_argument_group("voice")
-    voice.add_argument("--voice", help="name of a voice stored on the server")
-    voice.add_argument("--reference", type=Path, metavar="FILE", help="recording whose timbre to take")
+    voice.add_argument(
+        "--voice",
+        action="append",
+        metavar="NAME",
+        help="name of a voice stored on the server; of a dialogue, once for each speaker",
+    )
+    voice.add_argument(
+        "--reference",
+        type=Path,
+        action="append",
+        metavar="FILE",
+        help="recording whose timbre to take; of a dialogue, once for each speaker",
+    )
     voice.add_argument("--prompt", type=Path, metavar="FILE", help="recording to continue")
     voice.add_argument("--prompt-text", metavar="TEXT", help="what is said in --prompt")
     voice.add_argument("--instruction", metavar="TEXT", help="description of the wanted voice or style")
@@ -43,7 +59,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     making.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same speech")
     making.add_argument("--cfg-value", type=float, metavar="X", help="strength of the guidance")
     making.add_argument("--steps", type=int, metavar="N", help="diffusion steps of a frame")
+    making.add_argument("--temperature", type=float, metavar="X", help="how freely codes are drawn; 0 not at all")
+    making.add_argument("--top-k", type=int, metavar="N", help="draw among so many of the likeliest; 0 for all")
+    making.add_argument("--top-p", type=float, metavar="X", help="draw among the likeliest that make up this share")
+    making.add_argument("--repetition-penalty", type=float, metavar="X", help="how much less likely what was said is")
+    making.add_argument("--codes-temperature", type=float, metavar="X", help="of the codes of a frame after its first")
+    making.add_argument("--codes-top-k", type=int, metavar="N", help="of these")
+    making.add_argument("--codes-top-p", type=float, metavar="X", help="of these")
     making.add_argument("--max-seconds", type=float, metavar="S", help="longest audio")
+    making.add_argument("--priority", type=int, metavar="N", help="1 goes before 0 where requests wait")
+    making.add_argument("--deadline", type=float, metavar="S", help="longest time that all of it may take")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -56,7 +81,9 @@ def run(args: argparse.Namespace) -> int:
         file = stack.enter_context(AudioFile(output)) if output else None
         play = stack.enter_context(player()) if player else None
         client = stack.enter_context(SpeechClient(args.url, args.pipeline, args.timeout))
-        chunks = stack.enter_context(contextlib.closing(client.stream(text, pcm16=True, **options(args))))
+        chunks = stack.enter_context(
+            contextlib.closing(client.stream(text, pcm16=True, deadline=args.deadline, **options(args)))
+        )
         progress = stack.enter_context(contextlib.closing(Progress(sys.stderr)))
         builder.started = time.perf_counter()
         for chunk in chunks:
@@ -83,7 +110,15 @@ def options(args: argparse.Namespace) -> SpeechOptions:
         seed=args.seed,
         cfg_value=args.cfg_value,
         inference_steps=args.steps,
+        temperature=args.temperature,
+        top_k=args.top_k,
+        top_p=args.top_p,
+        repetition_penalty=args.repetition_penalty,
+        codes_temperature=args.codes_temperature,
+        codes_top_k=args.codes_top_k,
+        codes_top_p=args.codes_top_p,
         max_seconds=args.max_seconds,
+        priority=args.priority,
     )
 
 

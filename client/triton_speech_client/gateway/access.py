@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from triton_speech_client.gateway.errors import RETRY_SECONDS, ApiError
+from triton_speech_client.gateway.errors import RETRY_SECONDS, ApiError, retry_after
 from triton_speech_client.gateway.settings import ApiKey
 
 ANONYMOUS = "anonymous"
@@ -100,9 +100,8 @@ class House:
 
     def check_place(self) -> None:
         if self.active >= self._max_concurrent:
-            headers = {"Retry-After": str(RETRY_SECONDS)}
             text = f"the gateway is full ({self._max_concurrent}); try again in a moment"
-            raise ApiError(503, text, code="overloaded", headers=headers)
+            raise ApiError(503, text, code="overloaded", headers=retry_after())
 
 
 class Access:

@@ -17,7 +17,11 @@ from triton_speech_client.gateway.errors import ApiError, invalid
 
 FormatName = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
 MAX_FORM_FIELDS = 40
+MAX_NAMES = 16
+"""Of a list; the family of the model allows fewer."""
 Fields = dict[str, Any]
+Int32 = Annotated[int, Field(ge=-(2**31), lt=2**31)]
+Names = Annotated[list[str], Field(min_length=1, max_length=MAX_NAMES)]
 
 
 class Body(BaseModel):
@@ -45,7 +49,8 @@ class VoiceOptions(Body):
     """How to speak: what a request and a session of live text have in common. Absent is the server's default."""
 
     model: str | None = None
-    voice: str | VoiceId | None = None
+    voice: str | VoiceId | Names | None = None
+    """In JSON, a list gives each speaker of a dialogue a voice."""
     response_format: FormatName = "mp3"
     sample_rate: int | None = Field(default=None, ge=MIN_RATE, le=MAX_RATE)
     """In Hz; the format's choice where absent."""
@@ -54,16 +59,26 @@ class VoiceOptions(Body):
     language: str | None = None
     seed: Annotated[int, Field(ge=0, lt=2**64)] | None = None
     cfg_value: float | None = None
-    inference_steps: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None
+    inference_steps: Int32 | None = None
+    temperature: float | None = None
+    top_k: Int32 | None = None
+    top_p: float | None = None
+    repetition_penalty: float | None = None
+    codes_temperature: float | None = None
+    codes_top_k: Int32 | None = None
+    codes_top_p: float | None = None
     max_seconds: float | None = None
-    reference_audio: str | bytes | None = None
-    """base64, a data URI, an https URL where that is allowed; bytes from a form."""
+    reference_audio: str | bytes | Names | None = None
+    """base64, a data URI, an https URL where that is allowed; bytes from a form. In JSON, a list for a dialogue."""
     prompt_audio: str | bytes | None = None
     prompt_text: str | None = None
 
     @property
-    def voice_name(self) -> str | None:
-        return self.voice.id if isinstance(self.voice, VoiceId) else self.voice
+    def voice_names(self) -> list[str] | None:
+        """None where the request names no voice."""
+        if self.voice is None or isinstance(self.voice, list):
+            return self.voice
+        return [self.voice.id if isinstance(self.voice, VoiceId) else self.voice]
 
     @property
     def audio_format(self) -> AudioFormat:

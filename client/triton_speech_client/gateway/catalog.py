@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 
 from triton_speech_client.aio_client import AsyncSpeechClient
 from triton_speech_client.errors import ServerUnavailable, SpeechClientError
@@ -12,6 +13,8 @@ from triton_speech_client.gateway.settings import GatewaySettings
 from triton_speech_client.voices import Recordings, Voice
 
 REMEMBER_SECONDS = 5.0
+DEFAULT_VOICE = "default"
+"""The server's own, which is built in."""
 
 
 class Catalog:
@@ -41,7 +44,8 @@ class Catalog:
     def client(self, pipeline: str) -> AsyncSpeechClient:
         """The client of a pipeline; all requests for it share its connection."""
         if pipeline not in self._clients:
-            self._clients[pipeline] = AsyncSpeechClient(self._settings.triton, pipeline)
+            # The gateway's callers decide themselves whether they try again.
+            self._clients[pipeline] = AsyncSpeechClient(self._settings.triton, pipeline, retries=0)
         return self._clients[pipeline]
 
     async def pipelines(self, longest: float = REMEMBER_SECONDS) -> list[str]:
@@ -95,6 +99,13 @@ class Catalog:
         if time.monotonic() - self._voices_read_at >= REMEMBER_SECONDS and self._voices_reading is None:
             self._voices_reading = asyncio.create_task(self._read_voices())
         return name if name in self._voices else None
+
+    def voice_list(self, names: Sequence[str] | None) -> str | list[str] | None:
+        """The same for what a request names: one, several, or none. In a list the default voice has its own name."""
+        if names is None or len(names) == 1:
+            return self.voice(names[0] if names else None)
+        found = [self.voice(name) for name in names]
+        return [DEFAULT_VOICE if name is None else name for name in found]
 
     async def voices(self) -> list[Voice]:
         """All voices of the server; raises what the client raises."""

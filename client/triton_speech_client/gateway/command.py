@@ -17,7 +17,7 @@ from triton_speech_client.gateway.settings import GatewaySettings, read_keys
 from triton_speech_client.wire import check_url
 
 _DEFAULTS = GatewaySettings()
-STOP_SECONDS = 10
+DRAIN_SECONDS = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,12 +61,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     web("--reference-urls", action="store_true", help="take recordings from public https URLs, too")
     web("--proxy", metavar="ADDRESS", help="proxy in front whose X-Forwarded-For is believed")
+    add(
+        "--drain-seconds",
+        type=int,
+        default=DRAIN_SECONDS,
+        metavar="S",
+        help="on a stop, speeches that run have so long to end (%(default)s)",
+    )
     add("--access-log", action="store_true", help="a line for each request: address, path and status")
 
 
 def run(args: argparse.Namespace) -> int:
     """Serves; raises ``ValueError`` or ``OSError`` when it cannot."""
     settings = gateway_settings(args)
+    if args.drain_seconds < 0:
+        raise ValueError(f"--drain-seconds is {args.drain_seconds}, must be 0 or more")
     if not settings.keys and not _is_loopback(args.host):
         _say(f"warning: --host {args.host} is open to the network and no --keys are asked for")
     # It tells of every form that is none, which is the sender's business.
@@ -82,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
         forwarded_allow_ips=args.proxy or "",
         # Of one event; recordings are the largest.
         ws_max_size=settings.max_body_bytes,
-        timeout_graceful_shutdown=STOP_SECONDS,
+        timeout_graceful_shutdown=args.drain_seconds,
     )
     server = _Server(config)
     server.run()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -17,6 +18,7 @@ from triton_speech_client.errors import (
     SpeechClientError,
     VoiceNotFound,
 )
+from triton_speech_client.retry import hinted_seconds
 
 log = logging.getLogger("triton_speech.gateway")
 
@@ -31,6 +33,13 @@ _FIELDS = {
     "SEED": "seed",
     "CFG_VALUE": "cfg_value",
     "INFERENCE_STEPS": "inference_steps",
+    "TEMPERATURE": "temperature",
+    "TOP_K": "top_k",
+    "TOP_P": "top_p",
+    "REPETITION_PENALTY": "repetition_penalty",
+    "CODES_TEMPERATURE": "codes_temperature",
+    "CODES_TOP_K": "codes_top_k",
+    "CODES_TOP_P": "codes_top_p",
     "MAX_SECONDS": "max_seconds",
     "NAME": "name",
     "FAMILY": "family",
@@ -38,6 +47,7 @@ _FIELDS = {
 }
 _WIRE_NAME = re.compile(rf"\b(?:{'|'.join(name for name in _FIELDS if name.isupper())})\b")
 RETRY_SECONDS = 1
+"""When a caller should try again, where nobody has said when."""
 
 
 class ApiError(Exception):
@@ -79,22 +89,26 @@ def invalid(param: str, problem: str, code: str = "invalid_value") -> ApiError:
     return ApiError(400, f"{param}: {problem}", param=param, code=code)
 
 
+def retry_after(hint: str = "") -> dict[str, str]:
+    """The header ``Retry-After``, in whole seconds: what a server's text asks for ("try again in 2 s"), or a moment."""
+    return {"Retry-After": str(max(RETRY_SECONDS, math.ceil(hinted_seconds(hint))))}
+
+
 def api_error(error: BaseException, request_id: str = "") -> ApiError:
     """The error that the caller sees. What is of no use to him goes to the log, under the request's id."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, InvalidRequest):
         return _from_invalid(error)
-    retry = {"Retry-After": str(RETRY_SECONDS)}
     if isinstance(error, ServerUnavailable) and "is full" in str(error):
-        return ApiError(503, str(error), code="overloaded", headers=retry)
+        return ApiError(503, str(error), code="overloaded", headers=retry_after(str(error)))
     if isinstance(error, SpeechClientError):
         log.warning("request %s: %s: %s", request_id or "-", type(error).__name__, error)
     else:
         log.error("request %s failed", request_id or "-", exc_info=error)
     if isinstance(error, ServerUnavailable | RequestCancelled):
         text = "the speech server is not available; try again in a moment"
-        return ApiError(503, text, code="unavailable", headers=retry)
+        return ApiError(503, text, code="unavailable", headers=retry_after(str(error)))
     if isinstance(error, DeadlineExceeded):
         return ApiError(504, "the speech server did not answer in time", code="timeout")
     return ApiError(500, "the speech server failed", code="internal_error")

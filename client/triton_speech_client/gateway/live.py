@@ -18,14 +18,14 @@ from fastapi import WebSocket
 from pydantic import Field
 from starlette.websockets import WebSocketDisconnect
 
+from triton_speech.segments import MAX_CHARS, Segmenter
 from triton_speech_client.aio_client import AsyncSpeechClient
 from triton_speech_client.gateway.access import Caller
 from triton_speech_client.gateway.body import FormatName, VoiceOptions, check_fields, parse_json
 from triton_speech_client.gateway.encoding import Encoder
-from triton_speech_client.gateway.errors import RETRY_SECONDS, ApiError, api_error, invalid
+from triton_speech_client.gateway.errors import ApiError, api_error, invalid, retry_after
 from triton_speech_client.gateway.speech import Gateway
 from triton_speech_client.request import SpeechOptions
-from triton_speech_client.segments import MAX_CHARS, Segmenter
 
 Event: TypeAlias = dict[str, Any]
 
@@ -63,10 +63,8 @@ class LiveSession:
     def __init__(self, gateway: Gateway, socket: WebSocket, caller: Caller) -> None:
         limit = gateway.settings.max_sessions
         if gateway.metrics.open_sessions >= limit:
-            headers = {"Retry-After": str(RETRY_SECONDS)}
-            raise ApiError(
-                503, f"the gateway has {limit} live sessions, as many as it may", code="overloaded", headers=headers
-            )
+            text = f"the gateway has {limit} live sessions, as many as it may"
+            raise ApiError(503, text, code="overloaded", headers=retry_after())
         self._gateway = gateway
         self._socket = socket
         self._caller = caller

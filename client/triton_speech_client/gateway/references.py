@@ -8,7 +8,7 @@ import binascii
 import ipaddress
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
@@ -16,6 +16,7 @@ import aiohttp
 import anyio
 from aiohttp.abc import AbstractResolver, ResolveResult
 
+from triton_speech_client.audio_source import AudioSource
 from triton_speech_client.gateway.errors import invalid
 
 FETCH_SECONDS = 10.0
@@ -46,6 +47,16 @@ async def recording_bytes(param: str, value: str | bytes | None, fetcher: UrlFet
         return base64.b64decode(content, validate=True)
     except (binascii.Error, ValueError) as error:
         raise invalid(param, f"is not base64: {error}") from error
+
+
+async def recording_list(
+    param: str, value: str | bytes | Sequence[str] | None, fetcher: UrlFetcher | None
+) -> bytes | list[AudioSource] | None:
+    """The same, or of a list the bytes of each."""
+    if value is None or isinstance(value, str | bytes):
+        return await recording_bytes(param, value, fetcher)
+    files = await asyncio.gather(*(recording_bytes(param, one, fetcher) for one in value))
+    return [file for file in files if file is not None]
 
 
 def is_public(address: str) -> bool:

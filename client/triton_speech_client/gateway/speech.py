@@ -22,7 +22,7 @@ from triton_speech_client.gateway.catalog import Catalog
 from triton_speech_client.gateway.encoding import Encoder
 from triton_speech_client.gateway.errors import api_error, invalid, log
 from triton_speech_client.gateway.metrics import Metrics
-from triton_speech_client.gateway.references import UrlFetcher, recording_bytes
+from triton_speech_client.gateway.references import UrlFetcher, recording_bytes, recording_list
 from triton_speech_client.gateway.settings import GatewaySettings
 from triton_speech_client.request import SpeechOptions
 
@@ -55,8 +55,8 @@ class Gateway:
     async def options(self, fields: VoiceOptions) -> SpeechOptions:
         """The request for Triton that the fields ask for; raises ``ApiError`` for a recording that is none."""
         return SpeechOptions(
-            voice=self.catalog.voice(fields.voice_name),
-            reference=await recording_bytes("reference_audio", fields.reference_audio, self.fetcher),
+            voice=self.catalog.voice_list(fields.voice_names),
+            reference=await recording_list("reference_audio", fields.reference_audio, self.fetcher),
             prompt_audio=await recording_bytes("prompt_audio", fields.prompt_audio, self.fetcher),
             prompt_text=fields.prompt_text,
             instruction=fields.instructions,
@@ -64,6 +64,13 @@ class Gateway:
             seed=fields.seed,
             cfg_value=fields.cfg_value,
             inference_steps=fields.inference_steps,
+            temperature=fields.temperature,
+            top_k=fields.top_k,
+            top_p=fields.top_p,
+            repetition_penalty=fields.repetition_penalty,
+            codes_temperature=fields.codes_temperature,
+            codes_top_k=fields.codes_top_k,
+            codes_top_p=fields.codes_top_p,
             max_seconds=fields.max_seconds,
         )
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -18,52 +16,13 @@ SLOW = {"input": "word " * 45, "response_format": "pcm", "seed": 1, "inference_s
 SECONDS = 30
 
 
-class Cable:
-    """A TCP connection to the server that can be cut."""
-
-    def __init__(self, target: str) -> None:
-        host, port = target.split(":")
-        self._target = (host, int(port))
-        self._sockets: list[socket.socket] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def cut(self) -> None:
-        for one in [self._listener, *self._sockets]:
-            with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                near, _ = self._listener.accept()
-                far = socket.create_connection(self._target)
-                self._sockets += [near, far]
-                for source, sink in ((near, far), (far, near)):
-                    threading.Thread(target=self._carry, args=(source, sink), daemon=True).start()
-
-    def _carry(self, source: socket.socket, sink: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(65536):
-                sink.sendall(data)
-
-
 @pytest.fixture
-def cable(speech_server: Any) -> Iterator[Cable]:
-    cable = Cable(speech_server.grpc_url)
-    yield cable
-    cable.cut()
-
-
-@pytest.fixture
-def fragile(cable: Cable, start_gateway: Any) -> Iterator[Any]:
+def fragile(cable: Any, start_gateway: Any) -> Iterator[Any]:
     with start_gateway(triton=cable.url) as gateway:
         yield gateway
 
 
-def test_raw_bytes_break_off(fragile: Any, cable: Cable) -> None:
+def test_raw_bytes_break_off(fragile: Any, cable: Any) -> None:
     with httpx.stream("POST", f"{fragile.url}/v1/audio/speech", json=SLOW, timeout=SECONDS) as answer:
         pieces = answer.iter_raw()
         next(pieces)
@@ -72,7 +31,7 @@ def test_raw_bytes_break_off(fragile: Any, cable: Cable) -> None:
             list(pieces)
 
 
-def test_events_end_with_an_error(fragile: Any, cable: Cable) -> None:
+def test_events_end_with_an_error(fragile: Any, cable: Any) -> None:
     body = {**SLOW, "stream_format": "sse"}
     with httpx.stream("POST", f"{fragile.url}/v1/audio/speech", json=body, timeout=SECONDS) as answer:
         lines = answer.iter_lines()
@@ -83,7 +42,7 @@ def test_events_end_with_an_error(fragile: Any, cable: Cable) -> None:
     assert json.loads(rest[-1].removeprefix("data: "))["error"]["code"] == "unavailable"
 
 
-def test_a_whole_file_is_an_error_and_no_half_a_file(fragile: Any, cable: Cable) -> None:
+def test_a_whole_file_is_an_error_and_no_half_a_file(fragile: Any, cable: Any) -> None:
     timer = threading.Timer(0.5, cable.cut)
     timer.start()
     answer = fragile.post({**SLOW, "response_format": "wav", "stream": False})
@@ -92,7 +51,7 @@ def test_a_whole_file_is_an_error_and_no_half_a_file(fragile: Any, cable: Cable)
     assert answer.json()["error"]["type"] == "server_error"
 
 
-def test_a_live_utterance_fails(fragile: Any, cable: Cable) -> None:
+def test_a_live_utterance_fails(fragile: Any, cable: Any) -> None:
     with connect(fragile.ws_url, max_size=None) as connection:
         for event in (
             {"type": "session.config", "inference_steps": 100},
