@@ -11,15 +11,18 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import triton_speech
+from triton_speech.families.registry import architecture_of, family_names
 from triton_speech.serve.errors import SpeechSetupError
 from triton_speech.serve.locate import ServerInstall
+from triton_speech.serve.wiring import left_out, read_pipelines
 
 REPOSITORIES = ("model_repository", "ensembles")
+PIPELINES = REPOSITORIES[1]
 _PREFIX = "triton-speech-"
 _LOCK = "lock"
 _SHARED_MEMORY = Path("/dev/shm")
@@ -66,7 +69,11 @@ def find_voices(voices: Path | None, models: Path) -> Path:
 
 
 def is_checkpoint(folder: Path) -> bool:
-    return (folder / "config.json").is_file()
+    """A folder that may not be entered is none: a volume has its ``lost+found``."""
+    try:
+        return (folder / "config.json").is_file()
+    except PermissionError:
+        return False
 
 
 def check_profile(profile: str, models: Path) -> None:
@@ -111,11 +118,33 @@ class RunDirectory:
         """Unique to this run, so that whatever carries it in ``/dev/shm`` may be removed with it."""
         return f"{self.path.name}-"
 
-    def fill(self, install: ServerInstall, models: Path, checkpoints: Path, voices: Path) -> None:
-        """Links the models, the checkpoints, the voices and the wheel's Python backend."""
+    def fill(
+        self,
+        install: ServerInstall,
+        models: Path,
+        checkpoints: Path,
+        voices: Path,
+        pipelines: Sequence[str] = (),
+    ) -> None:
+        """Links the models, the checkpoints, the voices and the wheel's Python backend.
+
+        Models of a family that has no checkpoint here are left out: they could not be loaded. Of the pipelines those
+        are linked that are named, or else all that need not be named, with the models that they need.
+
+        Raises:
+            SpeechSetupError: a pipeline that is named is not there, or its family has no checkpoint.
+        """
         (self.path / "voices").symlink_to(voices)
+        unserved = _families_without(checkpoints)
+        for pipeline in pipelines:
+            if (family := _family_of(pipeline)) in unserved:
+                raise SpeechSetupError(f"--pipeline {pipeline} needs a checkpoint of {family}, and there is none")
+        unwanted = left_out(read_pipelines(models / PIPELINES), pipelines)
         for name in REPOSITORIES:
-            (self.path / name).symlink_to(models / name)
+            (self.path / name).mkdir()
+            for model in (models / name).iterdir():
+                if _family_of(model.name) not in unserved and model.name not in unwanted:
+                    (self.path / name / model.name).symlink_to(model)
         if is_checkpoint(checkpoints):
             (self.path / "checkpoints").mkdir()
             (self.path / "checkpoints" / checkpoints.name).symlink_to(checkpoints)
@@ -130,6 +159,19 @@ class RunDirectory:
         """Removes the directory and the run's shared memory; call it when the server's processes are gone."""
         _remove(self.path)
         os.close(self.lock)
+
+
+def _families_without(checkpoints: Path) -> set[str]:
+    """Families that have no checkpoint there; none where no family has one, so that errors tell what is wrong."""
+    folders = [checkpoints] if is_checkpoint(checkpoints) else list(checkpoints.iterdir())
+    known = set(family_names())
+    found = known & {str(architecture_of(folder)) for folder in folders}
+    return known - found if found else set()
+
+
+def _family_of(model: str) -> str | None:
+    """The family of a pipeline or stage, by its name."""
+    return next((name for name in family_names() if model == name or model.startswith(f"{name}_")), None)
 
 
 def sweep(parent: Path) -> None:

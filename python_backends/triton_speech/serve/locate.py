@@ -64,6 +64,16 @@ def find_server() -> ServerInstall:
     return system_install(os.environ.get("PATH", ""))
 
 
+def python_warning(root: Path | None, version: tuple[int, ...]) -> str:
+    """What speaks against serving with this Python, empty where nothing does; ``root`` is the wheel's, if it is there.
+
+    The wheel's stub frees Python objects without the interpreter's lock, which Python forgives up to 3.11.
+    """
+    if root is None or version < (3, 12):
+        return ""
+    return "with Python 3.12 stages of nvidia-pytriton's server crash when callers leave; 3.10 and 3.11 do not"
+
+
 def python_version() -> str:
     """The running Python as ``major.minor``."""
     return f"{sys.version_info.major}.{sys.version_info.minor}"

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
 from triton_speech.serve import startup_log
+from triton_speech.serve.control import ControlError, ModelControl
 from triton_speech.serve.errors import SpeechSetupError
 from triton_speech.serve.layout import RunDirectory, find_voices
 from triton_speech.serve.locate import ServerInstall, find_server
@@ -33,8 +32,6 @@ _PR_SET_PDEATHSIG = 1
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 _libc = ctypes.CDLL(None, use_errno=True)
-# A proxy of the environment must not stand between the launcher and its own server.
-_opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @dataclass(frozen=True)
@@ -43,19 +40,26 @@ class ServerSettings:
 
     ``models`` holds ``model_repository/`` and ``ensembles/``; ``checkpoints`` is a checkpoint or a folder of them;
     ``voices`` is the folder of stored voices, None for the one in ``models``.
+    ``pipelines``: those to serve, with the models that they need; none for all that need not be named.
     The log goes to ``log_file`` (appended), to stderr with ``verbose``, else to the run directory.
     ``drain_seconds``: how long the server may take to end its requests and models before it is killed.
+    ``connection_seconds``: gRPC clients are asked to connect anew after so long; their streams end first. None: never.
+    ``trace_otlp``: URL that takes OpenTelemetry's traces over HTTP, of one request in ``trace_rate``.
     """
 
     models: Path
     checkpoints: Path
     voices: Path | None = None
     profile: str | None = None
+    pipelines: tuple[str, ...] = ()
     host: str = "127.0.0.1"
     ports: Ports = field(default_factory=Ports)
     log_file: Path | None = None
     verbose: bool = False
     drain_seconds: int = 10
+    connection_seconds: float | None = None
+    trace_otlp: str | None = None
+    trace_rate: int = 1
 
 
 def how_it_ended(code: int) -> str:
@@ -75,6 +79,7 @@ class TritonServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._run: RunDirectory | None = None
         self._ports = settings.ports
+        self._key = secrets.token_hex(16)
         self._log: Path | None = None
         self._log_start = 0
         self._ready = False
@@ -100,8 +105,18 @@ class TritonServer:
         return self._process.pid
 
     @property
+    def ports(self) -> Ports:
+        """The ports it listens on: after the start, those that were found where 0 was asked for."""
+        return self._ports
+
+    @property
+    def control(self) -> ModelControl:
+        """Loads and unloads its models; no one else can."""
+        return ModelControl(self.http_url, self._key)
+
+    @property
     def http_url(self) -> str:
-        return f"http://{self._address(self._ports.http)}"
+        return self.url_of(self._ports.http)
 
     @property
     def grpc_url(self) -> str:
@@ -110,7 +125,11 @@ class TritonServer:
 
     @property
     def metrics_url(self) -> str:
-        return f"http://{self._address(self._ports.metrics)}/metrics"
+        return f"{self.url_of(self._ports.metrics)}/metrics"
+
+    def url_of(self, port: int) -> str:
+        """The URL of another port of the same host."""
+        return f"http://{self._address(port)}"
 
     @property
     def shared_memory_prefix(self) -> str | None:
@@ -144,7 +163,7 @@ class TritonServer:
         self._ports = check_ports(settings.host, settings.ports)
         self._run = RunDirectory.create()
         try:
-            self._run.fill(install, settings.models, settings.checkpoints, voices)
+            self._run.fill(install, settings.models, settings.checkpoints, voices, settings.pipelines)
             self._process = self._spawn(install, self._run)
         except BaseException:
             self._run.remove()
@@ -214,7 +233,7 @@ class TritonServer:
         try:
             return subprocess.Popen(
                 self._command(install, run),
-                env=install.environment(dict(os.environ)),
+                env=install.environment({**os.environ, **self._trace_environment()}),
                 stdin=subprocess.DEVNULL,
                 stdout=sys.stderr.fileno() if output is None else output,
                 stderr=None if output is None else output,
@@ -250,21 +269,42 @@ class TritonServer:
             command += [f"--{service}-address={settings.host}", f"--{service}-port={port}"]
         return [
             *command,
+            *self.control.options(),
             "--disable-auto-complete-config",
             f"--exit-timeout-secs={settings.drain_seconds}",
             f"--backend-config=python,shm-region-prefix-name={run.shared_memory_prefix}",
+            *self._connection_options(),
+            *self._trace_options(),
         ]
+
+    def _connection_options(self) -> list[str]:
+        seconds = self._settings.connection_seconds
+        return [] if seconds is None else [f"--grpc-max-connection-age={round(1000 * seconds)}"]
+
+    def _trace_environment(self) -> dict[str, str]:
+        """Where the front door sends its own spans."""
+        url = self._settings.trace_otlp
+        return {} if url is None else {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": url}
+
+    def _trace_options(self) -> list[str]:
+        settings = self._settings
+        if settings.trace_otlp is None:
+            return []
+        options = (
+            "mode=opentelemetry",
+            "level=TIMESTAMPS",
+            f"rate={settings.trace_rate}",
+            f"opentelemetry,url={settings.trace_otlp}",
+            "opentelemetry,resource=service.name=triton-speech",
+        )
+        return [f"--trace-config={option}" for option in options]
 
     def _all_ready(self) -> bool:
         try:
-            with _opener.open(f"{self.http_url}/v2/health/ready", timeout=_PROBE_SECONDS):
-                pass
-            question = urllib.request.Request(f"{self.http_url}/v2/repository/index", method="POST")
-            with _opener.open(question, timeout=_PROBE_SECONDS) as answer:
-                models = json.load(answer)
-        except OSError:  # not yet listening, or an HTTP status other than 200
+            states = self.control.states(_PROBE_SECONDS) if self.control.is_ready(_PROBE_SECONDS) else {}
+        except ControlError:
             return False
-        return bool(models) and all(model.get("state") == "READY" for model in models)
+        return bool(states) and all(state == "READY" for state in states.values())
 
     def _why_it_ended(self, code: int) -> str:
         why = "its log is above" if self._log is None else startup_log.failure(self.log_text())

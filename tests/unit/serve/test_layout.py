@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from triton_speech.serve.layout import (
     find_checkpoints,
     find_models,
     find_voices,
+    is_checkpoint,
     sweep,
 )
 from triton_speech.serve.locate import ServerInstall
@@ -107,12 +110,41 @@ def test_run_directory_links_repositories_checkpoints_and_backend(models: Path, 
 
     run.fill(ServerInstall("wheel", Path("tritonserver"), backend_files=(stub,)), models, one, models / "voices")
 
-    assert (run.path / "model_repository").resolve() == models / "model_repository"
-    assert (run.path / "ensembles").resolve() == models / "ensembles"
+    assert (run.path / "model_repository" / "talker").resolve() == models / "model_repository" / "talker"
+    assert list((run.path / "ensembles").iterdir()) == []
     assert [entry.resolve() for entry in (run.path / "checkpoints").iterdir()] == [one]
     assert (run.path / "voices").resolve() == models / "voices"
     assert (run.backends / "python" / stub.name).resolve() == stub
     run.remove()
+
+
+@pytest.mark.parametrize(
+    ("architectures", "served"),
+    [
+        (["voxcpm2"], {"talker", "voxcpm2", "voxcpm2_talker"}),
+        (["qwen3_tts"], {"talker", "qwen3_tts", "qwen3_tts_talker"}),
+        (["voxcpm2", "unheard-of"], {"talker", "voxcpm2", "voxcpm2_talker"}),
+        (["voxcpm2", "qwen3_tts"], {"talker", "voxcpm2", "voxcpm2_talker", "qwen3_tts", "qwen3_tts_talker"}),
+        (["unheard-of"], {"talker", "voxcpm2", "voxcpm2_talker", "qwen3_tts", "qwen3_tts_talker"}),
+    ],
+)
+def test_only_models_of_families_with_a_checkpoint_are_served(
+    models: Path, architectures: list[str], served: set[str]
+) -> None:
+    """Where no checkpoint is of a known family, all are linked, so that their errors tell what is wrong with it."""
+    for name in ("voxcpm2_talker", "qwen3_tts_talker"):
+        (models / "model_repository" / name).mkdir()
+    for name in ("voxcpm2", "qwen3_tts"):
+        (models / "ensembles" / name).mkdir()
+    for name in architectures:
+        field = "model_type" if name == "qwen3_tts" else "architecture"
+        config = checkpoint(models / "checkpoints" / f"{name}_one") / "config.json"
+        config.write_text(json.dumps({field: name}), encoding="utf-8")
+    for checkpoints in {models / "checkpoints", *([config.parent] if len(architectures) == 1 else [])}:
+        run = RunDirectory.create()
+        run.fill(INSTALLED, models, checkpoints, models / "voices")
+        assert {path.name for repository in run.repositories for path in repository.iterdir()} == served
+        run.remove()
 
 
 def test_run_directory_links_a_folder_of_checkpoints_as_it_is(models: Path) -> None:
@@ -163,3 +195,22 @@ def test_sweep_touches_nothing_that_is_no_run_directory(runtime: Path) -> None:
     sweep(runtime)
 
     assert (runtime / "triton-speech-mine").is_dir()
+
+
+def test_a_folder_that_may_not_be_entered_is_no_checkpoint_and_no_obstacle() -> None:
+    """A new volume has such a one, ``lost+found``."""
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        root.chmod(0o755)
+        (root / "voice").mkdir()
+        (root / "voice" / "config.json").touch()
+        (root / "lost+found").mkdir(mode=0)
+        as_root = os.geteuid() == 0
+        if as_root:
+            os.seteuid(65534)
+        try:
+            assert not is_checkpoint(root / "lost+found")
+            assert find_checkpoints(root, root) == root.resolve()
+        finally:
+            if as_root:
+                os.seteuid(0)

@@ -15,6 +15,7 @@ from triton_speech.serve.locate import (
     find_server,
     libpython_directories,
     python_version,
+    python_warning,
     system_install,
     wheel_install,
 )
@@ -128,3 +129,10 @@ def test_finding_a_server_never_imports_pytriton() -> None:
 def test_this_python_has_a_folder_for_its_library() -> None:
     assert Path(sys.base_prefix) / "lib" in libpython_directories()
     assert python_version() == ".".join(map(str, sys.version_info[:2]))
+
+
+def test_a_python_that_the_wheels_stages_crash_with_is_told(wheel: Path) -> None:
+    """Three of them segfaulted in one of two runs of the tests of cancellation and load."""
+    assert "crash" in python_warning(wheel, (3, 12))
+    assert python_warning(wheel, (3, 11)) == python_warning(wheel, (3, 10)) == ""
+    assert python_warning(None, (3, 12)) == "", "a container's server has a stub of its own"
