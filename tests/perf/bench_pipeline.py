@@ -7,113 +7,50 @@ Real-time factor of a stream: (end - first audio) / seconds of audio; below 1 it
 Underrun: the longest time that a player that starts at the first chunk would have had to wait for a later one.
 Audio per second: seconds of audio of all streams, by the wall time of their round.
 Each round starts its streams at once with different texts and seeds, from ``--processes`` client processes. The first
-round is thrown away.
+round is thrown away. Load of other kinds, on a server that runs already: ``triton-speech bench``.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
-import multiprocessing
 import os
 import platform
 import statistics
 import time
-from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
-from itertools import repeat
 from pathlib import Path
 
 from triton_speech.serve.layout import find_models
 from triton_speech.serve.ports import Ports
 from triton_speech.serve.server import ServerSettings, TritonServer
-from triton_speech_client import AsyncSpeechClient
+from triton_speech_client.bench.load import LoadProcesses
+from triton_speech_client.bench.speakers import Target
+from triton_speech_client.bench.streams import Job, Played
+from triton_speech_client.bench.summary import percentile
+from triton_speech_client.bench.texts import bundled_texts
 
 ROOT = Path(__file__).resolve().parents[2]
-TEXTS = [
-    "Good morning, the train to the city leaves in ten minutes.",
-    "Could you please open the window and close the door?",
-    "The weather will be warm and sunny in the afternoon.",
-    "She bought three apples and a loaf of bread at the market.",
-    "Please call me back when you have found the keys.",
-    "The old man walked slowly along the river with his dog.",
-    "We will meet at the corner of the street at seven.",
-    "I would like a cup of coffee with a little milk.",
-]
 
 
-Job = tuple[str, int]
-"""Text and seed."""
-
-
-@dataclass(frozen=True)
-class Played:
-    first_audio: float
-    real_time_factor: float
-    underrun: float
-    seconds: float
-
-
-async def play(client: AsyncSpeechClient, text: str, seed: int) -> Played:
-    began = time.perf_counter()
-    first = audio = underrun = 0.0
-    async for chunk in client.stream(text, seed=seed, pcm16=True):
-        now = time.perf_counter() - began
-        if not audio:
-            first = now
-        underrun = max(underrun, now - first - audio)
-        audio += len(chunk.samples) / chunk.sample_rate
-    return Played(first, (time.perf_counter() - began - first) / audio, underrun, audio)
-
-
-class Caller:
-    """What each load process holds from round to round: an event loop, and a client that is connected."""
-
-    held: Caller | None = None
-
-    def __init__(self, url: str, pipeline: str) -> None:
-        self.loop = asyncio.new_event_loop()
-        self.client = AsyncSpeechClient(url, pipeline)
-
-    async def play_all(self, jobs: Sequence[Job], start: float) -> list[Played]:
-        await asyncio.sleep(start - time.time())
-        return await asyncio.gather(*(play(self.client, *job) for job in jobs))
-
-
-def call(url: str, pipeline: str, jobs: Sequence[Job], start: float) -> tuple[list[Played], float]:
-    """Plays some of a round's streams from the time ``start`` on; also the time of their end."""
-    if Caller.held is None:
-        Caller.held = Caller(url, pipeline)
-    return Caller.held.loop.run_until_complete(Caller.held.play_all(jobs, start)), time.time()
-
-
-def measure(processes: int, url: str, pipeline: str, streams: int, repeats: int) -> dict[str, float]:
+def measure(processes: LoadProcesses, streams: int, repeats: int) -> dict[str, float]:
+    texts = bundled_texts()
     played: list[Played] = []
     rates = []
-    with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
-        for round_ in range(repeats + 1):
-            jobs = [(TEXTS[(round_ + i) % len(TEXTS)], 1000 * round_ + i) for i in range(streams)]
-            # Time for the processes to start in the first round, to wake in the others.
-            start = time.time() + (0.2 if round_ else 3.0)
-            shares = [jobs[i::processes] for i in range(min(processes, streams))]
-            done = list(pool.map(call, repeat(url), repeat(pipeline), shares, repeat(start)))
-            results = [one for part, _ in done for one in part]
-            if round_:
-                played += results
-                rates.append(sum(one.seconds for one in results) / (max(end for _, end in done) - start))
-
-    def at(values: list[float], share: float) -> float:
-        return sorted(values)[min(len(values) - 1, int(share * len(values)))]
-
+    for round_ in range(repeats + 1):
+        jobs = [Job(texts[(round_ + i) % len(texts)], 1000 * round_ + i) for i in range(streams)]
+        run = processes.play_together(jobs)
+        if failed := [one for one in run.played if not one.ok]:
+            raise SystemExit(f"{failed[0].failure}: {failed[0].failure_text}")
+        if round_:
+            played += run.played
+            rates.append(sum(one.seconds for one in run.played) / (run.end - run.begin))
     first = [1000 * one.first_audio for one in played]
-    factor = [one.real_time_factor for one in played]
+    factor = [one.playing_factor for one in played]
     return {
         "streams": streams,
-        "first audio p50 ms": at(first, 0.5),
-        "p90 ms": at(first, 0.9),
-        "RTF p50": at(factor, 0.5),
+        "first audio p50 ms": percentile(first, 0.5),
+        "p90 ms": percentile(first, 0.9),
+        "RTF p50": percentile(factor, 0.5),
         "RTF worst": max(factor),
         "underrun worst ms": 1000 * max(one.underrun for one in played),
         "audio-s/s": statistics.median(rates),
@@ -155,7 +92,8 @@ def main() -> None:
     with TritonServer(settings) as server:
         server.wait_ready(600)
         ready = time.monotonic() - began
-        rows = [measure(args.processes, server.grpc_url, args.pipeline, n, args.repeats) for n in args.streams]
+        with LoadProcesses(Target(server.grpc_url, args.pipeline), args.processes) as processes:
+            rows = [measure(processes, n, args.repeats) for n in args.streams]
         memory = resident_mib(server.pid)
     print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, checkpoint {args.checkpoint.name},")
     print(f"profile {args.profile}, pipeline {args.pipeline}, {args.repeats} rounds for each number of streams,")

@@ -65,6 +65,7 @@ def main() -> None:
     parser.add_argument("--frames", type=int, default=100)
     parser.add_argument("--length", type=int, default=1152)
     parser.add_argument("--starts", type=int, default=9, help="rounds over which the first latent is measured")
+    parser.add_argument("--cfg-cutoff-ratio", type=float, default=1.0, help="share of the steps that are guided")
     parser.add_argument("--kv-gib", type=float, default=3.0, help="vLLM's cache; 64 x 1,085 positions are 2.4")
     args = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -72,7 +73,13 @@ def main() -> None:
     for kind in args.engine:
         began = time.perf_counter()
         options = EngineOptions(max_num_seqs=max(args.streams), prefill_chunk=512, prefill_budget=2048)
-        choice = EngineChoice(kind, device=device, length=args.length, kv_cache_bytes=int(args.kv_gib * 2**30))
+        choice = EngineChoice(
+            kind,
+            device=device,
+            length=args.length,
+            kv_cache_bytes=int(args.kv_gib * 2**30),
+            talker_options={"cfg_cutoff_ratio": args.cfg_cutoff_ratio},
+        )
         engine, talker = build_engine(choice, options, args.family, args.checkpoint)
         weights = sum(p.numel() * p.element_size() for p in talker.model.parameters())
         name = torch.cuda.get_device_name() if device == "cuda" else "cpu"

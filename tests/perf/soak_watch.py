@@ -1,43 +1,53 @@
-"""What the soak sees of a server from outside: memory, shared memory, counters, places that are free."""
+"""What the soak sees of a server from outside: processes, shared memory, places that are free."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import re
-import urllib.request
 import uuid
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import grpc
 import numpy as np
-from tritonclient.grpc import InferResult, service_pb2, service_pb2_grpc
-from tritonclient.utils import np_to_triton_dtype, serialize_byte_tensor
+import soak_family
+from soak_hearing import message
+from soak_metrics import Ends, Scrape
+from tritonclient.grpc import InferResult, service_pb2_grpc
+
+from triton_speech_client.request import build_tensors
 
 SHARED_MEMORY = Path("/dev/shm")
 PROBE_SECONDS = 60.0
 
-Stub: TypeAlias = service_pb2_grpc.GRPCInferenceServiceStub
-Tensors = Mapping[str, Any]
+Stub = service_pb2_grpc.GRPCInferenceServiceStub
 
 
 @dataclass(frozen=True)
 class Process:
-    """Sizes in MiB; ``shared`` is the part of ``resident`` that lies in shared memory."""
+    """Sizes in MiB; ``shared`` is the part of ``resident`` that lies in shared memory.
 
+    tritonserver maps a region anew, as a whole, each time that it grows, and keeps the mappings before, so ``shared``
+    counts a region many times. What the regions take is seen in /dev/shm.
+    """
+
+    pid: int
     resident: float
     shared: float
     threads: int
     files: int
 
+    @property
+    def private(self) -> float:
+        """What is its own: heap, stacks, libraries."""
+        return self.resident - self.shared
 
-def processes(pid: int) -> dict[str, Process]:
-    """The server and its stubs, by the name of their model's instance."""
+
+def processes(launcher: int) -> dict[str, Process]:
+    """The launcher, its server and the stubs of that, by the name of their model's instance."""
     found = {}
-    pids = [pid]
+    pids = [launcher]
     while pids:
         one = pids.pop()
         folder = Path(f"/proc/{one}")
@@ -49,10 +59,11 @@ def processes(pid: int) -> dict[str, Process]:
             files = len(list((folder / "fd").iterdir()))
         except FileNotFoundError:
             continue
+        if "VmRSS" not in status:
+            continue  # it has died; Triton does not wait for its stubs
         names = [match[1] for word in words if (match := re.fullmatch(r"(\w+)_\d+_\d+", word))]
-        found[names[0] if names else Path(words[0]).name] = Process(
-            _mib(status["VmRSS"]), _mib(status["RssShmem"]), int(status["Threads"]), files
-        )
+        name = "launcher" if one == launcher else names[0] if names else Path(words[0]).name
+        found[name] = Process(one, _mib(status["VmRSS"]), _mib(status["RssShmem"]), int(status["Threads"]), files)
     return found
 
 
@@ -79,21 +90,17 @@ def shared_memory(prefix: str) -> SharedMemory:
 
 @dataclass(frozen=True)
 class Moment:
-    """Sizes at a rest, after ``streams`` streams."""
+    """What there is at a rest, after ``streams`` streams.
+
+    ``scrape`` and ``logged`` from before the places were tried, ``free`` what was wrong with these.
+    """
 
     streams: int
     processes: dict[str, Process]
     shared_memory: SharedMemory
-    cache: dict[str, int]
+    scrape: Scrape
+    logged: Ends
     free: list[str]
-
-
-def cache_events(metrics_url: str) -> dict[str, int]:
-    """The counters of the reference stage."""
-    with urllib.request.urlopen(metrics_url, timeout=30) as answer:
-        text = answer.read().decode()
-    found = re.findall(r'^triton_speech_reference_cache_total\{.*event="(\w+)".*\} (\d+)', text, re.MULTILINE)
-    return {event: int(number) for event, number in found}
 
 
 async def free_places(stub: Stub, checkpoint: Path, *, talker: int, codec: int) -> list[str]:
@@ -109,17 +116,19 @@ async def free_places(stub: Stub, checkpoint: Path, *, talker: int, codec: int) 
 
 async def _talker_places(stub: Stub, places: int) -> int:
     """Streams that are alive at the same time, each with its first chunk made and far from its end."""
+    family = soak_family.chosen
     inputs = {
-        "TOKENS": np.ones(16, np.int32),
+        "TOKENS": np.array(family.tokens, np.int32),
         "SEED": np.zeros(1, np.uint64),
         "MAX_FRAMES": np.array([450], np.int32),
         "CHUNK_SCHEDULE": np.ones(1, np.int32),
-        "CFG_VALUE": np.full(1, 2, np.float32),
-        "INFERENCE_STEPS": np.full(1, 50, np.int32),
+        **build_tensors("", **family.slow),
     }
+    del inputs["TEXT"]
+    talker = f"{family.name}_talker"
     outputs = ("STREAM_ID", "FINISH_REASON")
     streams = [uuid.uuid4().hex for _ in range(places)]
-    requests = [_request("voxcpm2_talker", {**inputs, "STREAM_ID": _text(stream)}, outputs) for stream in streams]
+    requests = [message(talker, {**inputs, "STREAM_ID": _text(stream)}, outputs) for stream in streams]
     calls = [stub.ModelStreamInfer(iter((request,)), timeout=PROBE_SECONDS) for request in requests]
     try:
         await asyncio.gather(*(call.read() for call in calls))
@@ -127,7 +136,7 @@ async def _talker_places(stub: Stub, places: int) -> int:
         return -1
     for stream in streams:
         control = {"CONTROL": _text("cancel"), "STREAM_ID": _text(stream)}
-        ended = stub.ModelStreamInfer(iter((_request("voxcpm2_talker", control, ("STREAM_ID",)),)))
+        ended = stub.ModelStreamInfer(iter((message(talker, control, ("STREAM_ID",)),)))
         while await ended.read() is not grpc.aio.EOF:
             pass
     reasons = await asyncio.gather(*(_last_reason(call) for call in calls))
@@ -145,9 +154,10 @@ async def _last_reason(call: Any) -> str:
 
 async def _codec_places(stub: Stub, checkpoint: Path, places: int) -> int:
     """Streams that can be begun before the codec says that it is full; one more than ``places`` is tried."""
-    config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
+    family = soak_family.chosen
+    model = f"{family.name}_codec"
     inputs = {
-        "LATENTS": np.zeros((1, config["patch_size"], config["feat_dim"]), np.float32),
+        "LATENTS": np.zeros((1, *family.patch_shape(checkpoint)), np.float32),
         "SKIP_FRAMES": np.zeros(1, np.int32),
         "CHUNK_INDEX": np.zeros(1, np.int32),
         "FINISH_REASON": _text(""),
@@ -156,29 +166,16 @@ async def _codec_places(stub: Stub, checkpoint: Path, places: int) -> int:
     begun = 0
     for stream in streams:
         try:
-            await stub.ModelInfer(_request("voxcpm2_codec", {**inputs, "STREAM_ID": _text(stream)}, ("SAMPLE_RATE",)))
+            await stub.ModelInfer(message(model, {**inputs, "STREAM_ID": _text(stream)}, ("SAMPLE_RATE",)))
             begun += 1
         except grpc.aio.AioRpcError as error:
             if "the codec is full" not in (error.details() or ""):
                 raise
     for stream in streams:
         control = {"CONTROL": _text("release"), "STREAM_ID": _text(stream)}
-        await stub.ModelInfer(_request("voxcpm2_codec", control, ("SAMPLE_RATE",)))
+        await stub.ModelInfer(message(model, control, ("SAMPLE_RATE",)))
     return begun
 
 
 def _text(text: str) -> Any:
     return np.array([text.encode()], np.object_)
-
-
-def _request(model: str, inputs: Tensors, outputs: Sequence[str]) -> Any:
-    request = service_pb2.ModelInferRequest(model_name=model)
-    for name, array in inputs.items():
-        dtype = np_to_triton_dtype(array.dtype)
-        request.inputs.add(name=name, datatype=dtype, shape=array.shape)
-        content = serialize_byte_tensor(array).item() if dtype == "BYTES" else array.tobytes()
-        request.raw_input_contents.append(content)
-    for name in outputs:
-        request.outputs.add(name=name)
-    request.parameters["triton_enable_empty_final_response"].bool_param = True
-    return request
