@@ -15,8 +15,14 @@ _UNAVAILABLE_MARKS = (
     "Server not ready",
     "is stopping",
     "is not healthy",
+    "is not ready",
+    "has no available versions",
     "has died",
+    "has passed",
 )
+RETRY_SECONDS = 1
+"""When it is worth another try: places come free with every speech that ends."""
+TRY_AGAIN = f"try again in {RETRY_SECONDS} s"
 MOST_ECHOED = 64
 """Characters of a caller's own text that an error repeats: errors travel in headers of bounded size."""
 
@@ -32,6 +38,12 @@ class SpeechError(Exception):
         super().__init__(text)
         self.code: Code = code
         self.text = text
+
+    @property
+    def field(self) -> str | None:
+        """The input that the caller has to mend; None where it is none."""
+        match = _FIELD_TEXT.fullmatch(self.text) if self.code in ("INVALID_ARG", "NOT_FOUND") else None
+        return match["field"] if match else None
 
     @classmethod
     def from_text(cls, text: str) -> SpeechError:
@@ -62,4 +74,9 @@ def echoed(value: str) -> str:
 
 def full(what: str, limit: int) -> SpeechError:
     """UNAVAILABLE: ``what`` holds ``limit`` entries and takes no more for now."""
-    return SpeechError("UNAVAILABLE", f"{what} is full ({limit}); try again in a moment")
+    return SpeechError("UNAVAILABLE", f"{what} is full ({limit}); {TRY_AGAIN}")
+
+
+def too_late(seconds: float) -> SpeechError:
+    """UNAVAILABLE: a request had not ended by its deadline, ``seconds`` after its beginning."""
+    return SpeechError("UNAVAILABLE", f"the deadline of {seconds:g} s has passed; the stream was ended")

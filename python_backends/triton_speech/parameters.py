@@ -33,6 +33,9 @@ class Parameters(BaseModel):
 
     @classmethod
     def _explain(cls, error: Any) -> str:
+        if not error["loc"]:
+            # Two parameters that do not go together; the text names both.
+            return str(error["msg"]).removeprefix("Value error, ")
         name = ".".join(map(str, error["loc"]))
         if error["type"] == "extra_forbidden":
             return f"parameter {name} is not known; known are {', '.join(sorted(cls.model_fields))}"

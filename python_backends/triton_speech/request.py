@@ -50,6 +50,11 @@ class NumberField:
         return f"{self.low:g} to {self.high:g}"
 
 
+NORMAL, HIGH, CONTINUES = 0, 1, 2
+"""Who goes first where streams wait for a place. The last is a speech that has begun; no caller can ask for it."""
+PRIORITY = NumberField("PRIORITY", NORMAL, HIGH, NORMAL, integer=True)
+
+
 @dataclass(frozen=True)
 class RequestLimits:
     """What a deployment allows."""
@@ -57,6 +62,9 @@ class RequestLimits:
     max_text_chars: int = 4096
     max_instruction_chars: int = 512
     max_seconds: float = 120.0
+    max_prompt_chars: int = 4096
+    max_voices: int = 1
+    """Of the family's: in VOICE, and in REFERENCE_AUDIO."""
 
 
 @dataclass(frozen=True)
@@ -65,11 +73,19 @@ class SpeechRequest:
 
     text: str
     voice: str | None = None
+    """The first of ``voices``."""
+    voices: tuple[str, ...] = ()
+    """Names in VOICE, in their order."""
+    references: int = 0
+    """Recordings in REFERENCE_AUDIO."""
     prompt_text: str | None = None
     instruction: str | None = None
     language: str | None = None
     seed: int | None = None
     max_seconds: float = 120.0
+    is_limited: bool = False
+    """Whether the caller itself set ``max_seconds``."""
+    priority: int = 0
     chunk_schedule: ChunkSchedule | None = None
     has_prompt_audio: bool = False
     sampling: Mapping[str, float] = field(default_factory=dict)
@@ -90,7 +106,7 @@ def parse_request(inputs: Mapping[str, Array], limits: RequestLimits, sampling: 
     if "TEXT" not in inputs:
         raise invalid("TEXT", "is missing")
     text = _text("TEXT", inputs, limits.max_text_chars) or ""
-    prompt_text = _text("PROMPT_TEXT", inputs, limits.max_text_chars)
+    prompt_text = _text("PROMPT_TEXT", inputs, limits.max_prompt_chars)
     instruction = _text("INSTRUCTION", inputs, limits.max_instruction_chars)
     has_prompt_audio = "PROMPT_AUDIO" in inputs
     if has_prompt_audio and prompt_text is None:
@@ -100,14 +116,19 @@ def parse_request(inputs: Mapping[str, Array], limits: RequestLimits, sampling: 
     if instruction is not None and prompt_text is not None:
         raise invalid("INSTRUCTION", "cannot be given together with PROMPT_TEXT")
     seconds = NumberField("MAX_SECONDS", 0.1, limits.max_seconds, limits.max_seconds)
+    voices = _voices("VOICE", inputs, limits.max_voices)
     return SpeechRequest(
         text=text,
-        voice=_voice("VOICE", inputs),
+        voice=voices[0] if voices else None,
+        voices=voices,
+        references=_count("REFERENCE_AUDIO", inputs, limits.max_voices),
         prompt_text=prompt_text,
         instruction=instruction,
         language=_text("LANGUAGE", inputs, 16),
         seed=int(_single("SEED", inputs["SEED"])) if "SEED" in inputs else None,
         max_seconds=seconds.read(inputs),
+        is_limited="MAX_SECONDS" in inputs,
+        priority=int(PRIORITY.read(inputs)),
         chunk_schedule=read_schedule("CHUNK_SCHEDULE", inputs),
         has_prompt_audio=has_prompt_audio,
         sampling={one.name: one.read(inputs) for one in sampling},
@@ -120,10 +141,22 @@ def _single(name: str, array: Array) -> Any:
     return array.reshape(-1)[0]
 
 
-def _text(name: str, inputs: Mapping[str, Array], max_chars: int) -> str | None:
+def _count(name: str, inputs: Mapping[str, Array], most: int) -> int:
+    """Elements of a list; 0 where it is absent."""
     if name not in inputs:
-        return None
-    raw = _single(name, inputs[name])
+        return 0
+    size = int(inputs[name].size)
+    if not 1 <= size <= most:
+        allowed = "must have 1" if most == 1 else f"1 to {most} are allowed"
+        raise invalid(name, f"has {size} elements, {allowed}")
+    return size
+
+
+def _text(name: str, inputs: Mapping[str, Array], max_chars: int) -> str | None:
+    return None if name not in inputs else _read_text(name, _single(name, inputs[name]), max_chars)
+
+
+def _read_text(name: str, raw: Any, max_chars: int) -> str:
     try:
         text = raw.decode("utf-8") if isinstance(raw, bytes) else str(raw)
     except UnicodeDecodeError as error:
@@ -135,9 +168,10 @@ def _text(name: str, inputs: Mapping[str, Array], max_chars: int) -> str | None:
     return text
 
 
-def _voice(name: str, inputs: Mapping[str, Array]) -> str | None:
-    voice = _text(name, inputs, MAX_NAME_CHARS)
-    return None if voice is None else check_name(name, voice)
+def _voices(name: str, inputs: Mapping[str, Array], most: int) -> tuple[str, ...]:
+    if not _count(name, inputs, most):
+        return ()
+    return tuple(check_name(name, _read_text(name, raw, MAX_NAME_CHARS)) for raw in inputs[name].reshape(-1))
 
 
 def read_schedule(name: str, inputs: Mapping[str, Array]) -> ChunkSchedule | None:

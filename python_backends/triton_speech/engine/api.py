@@ -9,18 +9,30 @@ from torch import Tensor
 
 from ..errors import SpeechError
 from ..families.protocol import Prompt, Sampling
+from ..request import NORMAL
 
 FinishReason = Literal["", "stop", "length", "cancelled"]
 
 
 @dataclass(frozen=True)
 class TalkerRequest:
-    """One stream. ``max_frames`` counts the patches that it may make at most."""
+    """One stream.
+
+    Attributes:
+        max_frames: patches that it may make at most.
+        priority: when slots are short, the higher ones go first; ``CONTINUES`` is never refused because the queue is
+            full.
+        deadline: on the monotonic clock, in seconds; a stream that has not ended by then is ended. None for never.
+        seconds: from which its deadline was made, for the text of its error.
+    """
 
     stream: str
     prompt: Prompt
     sampling: Sampling
     max_frames: int
+    priority: int = NORMAL
+    deadline: float | None = None
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)

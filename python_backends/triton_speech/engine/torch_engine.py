@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Hashable, Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..errors import SpeechError
+from ..errors import SpeechError, invalid
 from ..families.protocol import TalkerModel
-from .api import EngineOptions, FinishReason, Frame
+from .api import EngineOptions, FinishReason, Frame, TalkerRequest
 from .kv_cache import SlotKVCache
 from .slots import FAILED, NOT_FINITE, SCRATCH_SLOT, Running, SlotEngine, slots_needed
+from .step_graphs import Recorder, StepGraphs, graph_shapes
 
 log = logging.getLogger(__name__)
 
@@ -23,11 +25,25 @@ class TorchEngine(SlotEngine):
     Args:
         talker: the model with its state buffers; its slots must be ``slots_needed(options)``.
         options: limits.
+        graphs: the key of decode steps that are captured as CUDA graphs now, where the talker's steps can be; steps
+            with a larger key are not. None captures nothing.
+        record: how a step is captured, in place of a CUDA graph.
+        mixes_up_to: one decode step for streams of all ``Sampling.batch_key`` up to this one, for who makes the patches
+            groups them; larger ones are refused. None has a step for each key, whatever it is.
     """
 
-    def __init__(self, talker: TalkerModel, options: EngineOptions) -> None:
+    def __init__(
+        self,
+        talker: TalkerModel,
+        options: EngineOptions,
+        graphs: int | None = None,
+        record: Recorder | None = None,
+        *,
+        mixes_up_to: Any = None,
+    ) -> None:
         super().__init__(options, talker.length)
         self.talker = talker
+        self._mixes_up_to = mixes_up_to
         self.cache = SlotKVCache(
             talker.kv_shape,
             slots=slots_needed(options),
@@ -35,24 +51,44 @@ class TorchEngine(SlotEngine):
             dtype=talker.dtype,
             device=talker.device,
         )
+        self._graphs: StepGraphs | None = None
+        if graphs is not None and talker.can_be_captured:
+            self._capture(graphs, record)
+
+    def add(self, request: TalkerRequest) -> None:
+        """Queues a stream.
+
+        Raises:
+            SpeechError: UNAVAILABLE when the queue is full, INVALID_ARG when this engine cannot run it.
+        """
+        most = self._mixes_up_to
+        if most is not None and request.sampling.batch_key > most:
+            raise invalid("INFERENCE_STEPS", f"is {request.sampling.batch_key}, this engine runs at most {most}")
+        super().add(request)
 
     @torch.inference_mode()
     def step(self) -> list[Frame]:
         """Admits, runs prompts within the budget, then one decode step for all streams that are ready."""
-        frames = self._drop_cancelled()
+        frames = self._drop_ended()
         frames += self._admit()
         frames += self._prefill()
         by_key: dict[Hashable, list[Running]] = {}
         for one in self._running.values():
             if not _prefill_left(one):
-                by_key.setdefault(one.request.sampling.batch_key, []).append(one)
+                by_key.setdefault(self._step_key(one.request), []).append(one)
         for key, group in by_key.items():
             try:
                 frames += self._decode(group, key)
+            except SpeechError as error:
+                log.error("decode step of %d streams failed: %s", len(group), error.text)
+                frames += self._fail(group, error)
             except Exception:
                 log.exception("decode step of %d streams failed", len(group))
                 frames += self._fail(group)
         return frames
+
+    def _step_key(self, request: TalkerRequest) -> Hashable:
+        return self._mixes_up_to or request.sampling.batch_key
 
     def _prefill(self) -> list[Frame]:
         budget = self.options.prefill_budget
@@ -76,30 +112,55 @@ class TorchEngine(SlotEngine):
         self.talker.hidden(slots, positions, self.cache.prefill(one.slot, start, stop))
         one.done = stop
 
-    def _decode(self, group: list[Running], key: Hashable) -> list[Frame]:
+    def _decode(self, group: list[Running], key: Any) -> list[Frame]:
         rows = [(one.slot, one.done) for one in group]
         longest = max(position for _, position in rows)
         if self.options.deterministic:
             rows += [(SCRATCH_SLOT, 0)] * (self.options.max_num_seqs - len(rows))
             longest = self.cache.length - 1
-        slots, positions = self._columns(rows)
-        attend = self.cache.decode(slots, positions, longest)
-        state, residual = self.talker.hidden(slots, positions, attend)
-        patches, stops = self.talker.emit(slots, positions, state, residual, key)
-        # One copy to the host for all streams of the step.
-        host = torch.cat((patches.flatten(1).float(), stops.unsqueeze(1).float()), dim=1).cpu()
+        host = None if self._graphs is None else self._graphs.run(rows, longest, key)
+        if host is None:
+            # One copy to the host for all streams of the step.
+            host = self._run(*self._columns(rows), longest, key).cpu()
         frames = []
         for row, one in enumerate(group):
             if not host[row].isfinite().all():
                 frames += self._fail([one], NOT_FINITE)
                 continue
+            ends = bool(host[row, -1])
+            if ends and not self.talker.ends_with_frame:
+                frames += self._end_without_frame(one)
+                continue
+            has_frame = not self.talker.marks_frames or bool(host[row, 0])
             one.done += 1
-            one.frames += 1
-            finish = self._finish(one, stops=bool(host[row, -1]))
-            frames.append(Frame(one.request.stream, host[row, :-1].view(patches.shape[1:]).clone(), finish))
+            one.frames += has_frame
+            finish = self._finish(one, stops=ends)
+            if has_frame or finish:
+                patch = host[row, :-1].view(self.talker.patch_shape).clone() if has_frame else None
+                frames.append(Frame(one.request.stream, patch, finish))
             if finish:
                 self._release(one)
         return frames
+
+    def _run(self, slots: Tensor, positions: Tensor, longest: int, key: Any) -> Tensor:
+        """One step of rows (B,): each row's patch and whether its stream ends, (B, N) fp32."""
+        attend = self.cache.decode(slots, positions, longest)
+        if self.talker.can_be_captured:
+            self.talker.reach = longest + 1
+        state, residual = self.talker.hidden(slots, positions, attend)
+        patches, stops = self.talker.emit(slots, positions, state, residual, key)
+        return torch.cat((patches.flatten(1).float(), stops.unsqueeze(1).float()), dim=1)
+
+    @torch.inference_mode()
+    def _capture(self, key: int, record: Recorder | None) -> None:
+        most, length = self.options.max_num_seqs, self.cache.length
+        shapes = [(most, length)] if self.options.deterministic else graph_shapes(most, length)
+
+        def step(slots: Tensor, positions: Tensor, longest: int) -> Tensor:
+            return self._run(slots, positions, longest, key)
+
+        self._graphs = StepGraphs(step, shapes, key, self.talker.device, record)
+        self.graph_uses = {"decode": self._graphs.use}
 
     def _columns(self, rows: Iterable[tuple[int, int]]) -> tuple[Tensor, Tensor]:
         both = torch.tensor(list(rows), dtype=torch.int64).to(self.talker.device, non_blocking=True)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+from ..long_text import LongText, Segment
 from ..request import NumberField, SpeechRequest
 from ..voices.voice import Array, Voice
 from .facts import TalkerFacts
@@ -19,8 +20,10 @@ class Frontend(Protocol):
     sampling: Sequence[NumberField]
     built_in_voices: Sequence[str]
 
-    def prepare(self, request: SpeechRequest) -> Any:
-        """-> an object with ``tokens`` (list of int) and ``max_frames``."""
+    def prepare(self, request: SpeechRequest) -> Segment: ...
+
+    def prepare_long(self, request: SpeechRequest, *, has_voice: bool) -> tuple[Segment, LongText]:
+        """Of a text of any length, the first segment and what follows; ``has_voice``: a recording or stored voice."""
 
     def check_voice(self, voice: Voice) -> None:
         """Raises ``VoiceFileError`` where this checkpoint cannot speak in a voice of the family."""
@@ -29,11 +32,23 @@ class Frontend(Protocol):
         """The outputs of the reference stage for a stored voice, empty ones for None."""
 
 
+class CastFrontend(Frontend, Protocol):
+    """Of a family with several voices in a request."""
+
+    def cast_outputs(self, voices: Sequence[Voice | None]) -> Mapping[str, Array]:
+        """The same for all names of a request's VOICE; None for a built-in one."""
+
+
 class Family(Protocol):
     """What a family's package offers at its top level."""
 
     ARCHITECTURE: str
     SAMPLING_INPUTS: Sequence[str]
+    MOST_VOICES: int
+    """In a request: names in VOICE, and recordings in REFERENCE_AUDIO. Its models' inputs are lists where it is not 1,
+    its frontend is a ``CastFrontend``, and its reference encoder has ``join``."""
+    WARM_UP_TOKENS: Sequence[int]
+    """Of a short prompt that needs no voice."""
     VOICE_MODES: Mapping[str, frozenset[str]]
     """What a stored voice of each mode holds: names of the reference stage's outputs."""
     FrontendParameters: type[Any]
@@ -55,9 +70,39 @@ class Family(Protocol):
     def priming_patches(self, prompt: Any) -> Any: ...
 
 
+class DiffusionFamily(Family, Protocol):
+    """A family whose diffusion may run in a stage of its own."""
+
+    def load_diffusion(self, folder: Path, **options: Any) -> Any: ...
+
+
 def load_family(name: str) -> Family:
     """The package of a family."""
     return cast("Family", importlib.import_module(f"triton_speech.families.{name}"))
+
+
+def optional_part(family: Family, name: str, wanted_by: str) -> Any:
+    """What not every family's package offers.
+
+    Raises:
+        ValueError: this one does not; says who wants it.
+    """
+    part = getattr(family, name, None)
+    if part is None:
+        raise ValueError(f"{wanted_by}, which family {family.ARCHITECTURE} has nothing for")
+    return part
+
+
+def load_diffusion_family(name: str) -> DiffusionFamily:
+    """The package of a family, for its diffusion alone.
+
+    Raises:
+        ValueError: it has none that could run in a stage of its own.
+    """
+    family = load_family(name)
+    if not hasattr(family, "load_diffusion"):
+        raise ValueError(f"the family {name} has no diffusion that could run in a stage of its own")
+    return cast("DiffusionFamily", family)
 
 
 def find_checkpoint(root: Path, choice: str, architecture: str) -> Path:
@@ -71,7 +116,7 @@ def find_checkpoint(root: Path, choice: str, architecture: str) -> Path:
     Raises:
         ValueError: there is none, several for ``auto``, or one of another architecture; names what was found.
     """
-    found = {folder.name: _architecture(folder) for folder in sorted(root.iterdir())} if root.is_dir() else {}
+    found = {folder.name: architecture_of(folder) for folder in sorted(root.iterdir())} if root.is_dir() else {}
     if choice != "auto":
         if found.get(choice) is None:
             raise ValueError(f"parameter checkpoint is {choice!r}: the checkpoints folder holds {_list(found)}")
@@ -89,12 +134,21 @@ def find_checkpoint(root: Path, choice: str, architecture: str) -> Path:
     )
 
 
-def _architecture(folder: Path) -> str | None:
+def family_names() -> list[str]:
+    """Every family that is installed; each bears the name of its architecture."""
+    return sorted(path.parent.name for path in Path(__file__).parent.glob("*/__init__.py"))
+
+
+def architecture_of(folder: Path) -> str | None:
+    """What the ``config.json`` of a checkpoint says that it is; None where there is none to be read."""
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return str(config.get("architecture", "unknown")) if isinstance(config, dict) else None
+    if not isinstance(config, dict):
+        return None
+    # Of two kinds of published files the one has this name for it, the other that.
+    return str(config.get("architecture") or config.get("model_type") or "unknown")
 
 
 def _list(found: dict[str, str | None]) -> str:

@@ -16,12 +16,15 @@ import torch
 from ..audio.pcm import to_pcm16
 from ..errors import SpeechError, echoed, invalid
 from ..families.protocol import SCRATCH_SLOT
-from ..families.registry import find_checkpoint, load_family
+from ..families.registry import find_checkpoint, load_family, optional_part
 from ..streaming.batcher import PIECES
 from ..streaming.slots import SlotTable
+from . import catalogue
 from .codec_parameters import CodecParameters
 from .codec_worker import Chunk, CodecWorker, Release, Samples
 from .device import choose_device, use_device
+from .late import NOBODY
+from .metrics import Metrics
 from .triton import (
     Array,
     checkpoints_folder,
@@ -66,25 +69,28 @@ class CodecStage:
         device = choose_device(parameters, args)
         parameters.set_matmul_precision(device)
         window = parameters.window
-        self._codec = family.load_codec(
-            folder,
-            slots=parameters.max_streams + 1,
-            device=device,
-            max_batch=window.max_batch,
-            pieces=PIECES,
-            graphs=parameters.graphs,
-        )
+        slots = parameters.max_streams + 1
+        if parameters.runtime == "onnxruntime":
+            load = optional_part(family, "load_onnx_codec", "parameter runtime is 'onnxruntime'")
+            graphs = folder / parameters.onnx_graphs
+            self._codec = load(folder, graphs, slots=slots, device=device, tf32=parameters.matmul == "tf32")
+        else:
+            batches = {"max_batch": window.max_batch, "pieces": PIECES, "graphs": parameters.graphs}
+            self._codec = family.load_codec(folder, slots=slots, device=device, **batches)
         # The first decode pays for torch's start; no caller should.
         self._codec.launch(torch.zeros(1, 1, *self._codec.patch_shape), [SCRATCH_SLOT]).result()
-        slots = SlotTable(parameters.max_streams, parameters.idle_seconds, first=SCRATCH_SLOT + 1)
+        table = SlotTable(parameters.max_streams, parameters.idle_seconds, first=SCRATCH_SLOT + 1)
         self._answers: queue.SimpleQueue[tuple[_Reply, Samples | SpeechError | None] | None] = queue.SimpleQueue()
         self._worker = CodecWorker(
             self._codec,
-            slots,
+            table,
             window,
             batches_in_flight=parameters.batches_in_flight,
+            max_silence=round(parameters.max_trailing_silence * self._codec.sample_rate),
             prepare=lambda: use_device(device),
         )
+        self._metrics = Metrics(catalogue.CODEC, args)
+        self._follow()
         self._responder = threading.Thread(target=self._send_answers, name="codec-responder", daemon=True)
         self._responder.start()
 
@@ -97,18 +103,33 @@ class CodecStage:
                 inputs = read_inputs(request)
                 self._worker.submit(self._control(inputs, reply) if "CONTROL" in inputs else self._read(inputs, reply))
             except Exception as error:
+                self._metrics.count(catalogue.STAGE_REQUESTS, *catalogue.how_it_failed(error))
                 finish(reply.sender, respond_error(error, reply.request_id))
 
     def finalize(self) -> None:
         self._worker.close()
         self._answers.put(None)
         self._responder.join(10)
+        self._metrics.close()
+
+    def _follow(self) -> None:
+        follow, worker, graphs = self._metrics.follow, self._worker, self._codec.graph_use
+        follow(catalogue.SLOTS, read=lambda: self._parameters.max_streams)
+        follow(catalogue.SLOTS_IN_USE, read=lambda: worker.streams)
+        follow(catalogue.QUEUE_DEPTH, read=lambda: worker.waiting)
+        follow(catalogue.BATCHES, read=lambda: worker.counted.batches)
+        follow(catalogue.BATCH_STREAMS, read=lambda: worker.counted.streams)
+        follow(catalogue.BATCH_SIZE, read=lambda: worker.batch)
+        follow(catalogue.REPLAYS, "codec", read=lambda: graphs.replays)
+        follow(catalogue.FALL_BACKS, "codec", read=lambda: graphs.fallbacks)
 
     def _control(self, inputs: Mapping[str, Array], reply: _Reply) -> Release:
         command = read_text(inputs, "CONTROL")
-        if command != "release":
-            raise invalid("CONTROL", f"{echoed(command)} is not allowed, only 'release' is")
-        return Release(read_text(inputs, "STREAM_ID"), partial(self._answer, reply, None))
+        if command not in ("release", "ping"):
+            raise invalid("CONTROL", f"{echoed(command)} is not allowed, only 'release' and 'ping' are")
+        # A ping releases nobody, on the way that a release takes: through the worker's and the responder's threads.
+        stream = read_text(inputs, "STREAM_ID") if command == "release" else NOBODY
+        return Release(stream, partial(self._answer, reply, None))
 
     def _read(self, inputs: Mapping[str, Array], reply: _Reply) -> Chunk:
         patches = inputs.get("LATENTS")
@@ -148,9 +169,12 @@ class CodecStage:
 
     def _response(self, reply: _Reply, result: Samples | SpeechError | None) -> Any:
         if isinstance(result, SpeechError):
+            self._metrics.count(catalogue.STAGE_REQUESTS, *catalogue.how_it_failed(result))
             return respond_error(result, reply.request_id)
         if result is None:
             return respond({}, ())
+        self._metrics.count(catalogue.STAGE_REQUESTS, *catalogue.ANSWERED)
+        self._metrics.count(catalogue.AUDIO_SECONDS, by=len(result) / self._codec.sample_rate)
         outputs: dict[str, Array] = {
             "AUDIO": result,
             "SAMPLE_RATE": np.array([self._codec.sample_rate], dtype=np.int32),

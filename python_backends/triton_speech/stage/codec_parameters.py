@@ -29,6 +29,12 @@ class CodecParameters(DeviceParameters):
     """Batches on the device at once: 2 for throughput, 1 for the earliest first chunk."""
     graphs: bool = True
     """On a GPU: decode through captured CUDA graphs."""
+    max_trailing_silence: float = Field(default=0.5, ge=0, allow_inf_nan=False)
+    """Seconds of silence that a stream may end with; what is longer is not sent."""
+    runtime: Literal["torch", "onnxruntime"] = "torch"
+    """What decodes: torch, or ONNX Runtime with an exported graph, which has no CUDA graphs."""
+    onnx_graphs: str = "onnx"
+    """Folder that ``triton-speech export codec --onnx`` wrote; a relative one lies in the checkpoint's folder."""
     matmul: Literal["fp32", "tf32"] = "fp32"
     """On a GPU: how fp32 matrices are multiplied; tf32 keeps 10 bits of the factors' fractions."""
 

@@ -17,8 +17,10 @@ from numpy.typing import NDArray
 from ..errors import SpeechError, invalid
 from ..families.protocol import Codec, Decoding
 from ..streaming.batcher import PIECES, Batcher, Round, Row
+from ..streaming.silence import SilentTail
 from ..streaming.slots import Lease, SlotTable
 from ..streaming.window import Act, CoalescingWindow, Decision
+from .failure import failure_in
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +41,8 @@ class Chunk:
     Attributes:
         patches: (T, P, D) fp32; T = 0 for one that only tells the end.
         skipped: leading patches that only prime the decoder.
-        finish: not empty for the stream's last chunk.
+        finish: not empty for the stream's last chunk; one that was ``cancelled`` or tells a failure
+            ends the stream at once.
     """
 
     stream: str
@@ -75,6 +78,20 @@ class _Work:
             self.chunk.answer(result)
 
 
+@dataclass
+class BatchCount:
+    """Batches that were launched, the streams of all of them, and those of the latest one."""
+
+    batches: int = 0
+    streams: int = 0
+    latest: int = 0
+
+    def add(self, streams: int) -> None:
+        self.batches += 1
+        self.streams += streams
+        self.latest = streams
+
+
 class CodecWorker:
     """Decodes batches across streams for as long as there is something to decode.
 
@@ -87,6 +104,7 @@ class CodecWorker:
         pieces: patches of each stream that one batch may take.
         batches_in_flight: batches on the device at once. With 2 the device does not wait for this thread, and a stream
             that begins waits for one batch more.
+        max_silence: samples of silence that a stream may end with; None for any number.
         prepare: called on the thread before anything else.
     """
 
@@ -98,6 +116,7 @@ class CodecWorker:
         *,
         pieces: Sequence[int] = PIECES,
         batches_in_flight: int = 1,
+        max_silence: int | None = None,
         prepare: Callable[[], None] = lambda: None,
     ) -> None:
         self._codec = codec
@@ -105,10 +124,27 @@ class CodecWorker:
         self._slots = slots
         self._batcher: Batcher[_Work] = Batcher(window, pieces)
         self._batches_in_flight = batches_in_flight
+        self._max_silence = max_silence
         self._running: deque[tuple[Round[_Work], Decoding | None]] = deque()
         self._inbox: queue.SimpleQueue[Chunk | Release | None] = queue.SimpleQueue()
+        self.counted = BatchCount()
         self._thread = threading.Thread(target=self._run, name="codec-worker", daemon=True)
         self._thread.start()
+
+    @property
+    def streams(self) -> int:
+        """Streams that hold a slot; may be asked from any thread, as ``waiting`` and ``batch``."""
+        return len(self._slots)
+
+    @property
+    def waiting(self) -> int:
+        """Streams that wait for a batch."""
+        return len(self._batcher)
+
+    @property
+    def batch(self) -> int:
+        """Streams in the latest batch; 0 while none holds a slot."""
+        return self.counted.latest if len(self._slots) else 0
 
     def submit(self, message: Chunk | Release) -> None:
         """Queues a chunk, or a stream's end; the chunks of a stream in their order."""
@@ -164,6 +200,15 @@ class CodecWorker:
             wait = False
 
     def _admit(self, chunk: Chunk) -> None:
+        if chunk.finish == "cancelled":
+            # Nobody hears what is not decoded yet.
+            self._end(chunk.stream, RELEASED)
+            chunk.answer(np.zeros(0, dtype=np.float32))
+            return
+        if failure := failure_in(chunk.finish):
+            self._end(chunk.stream, failure)
+            chunk.answer(failure)
+            return
         try:
             lease = self._lease(chunk)
         except SpeechError as error:
@@ -192,6 +237,7 @@ class CodecWorker:
             if chunk.index != 0:
                 raise NOT_KNOWN
             lease = self._slots.lease(chunk.stream, now)
+            lease.tail = None if self._max_silence is None else SilentTail(self._max_silence)
             self._codec.reset(lease.slot)
         if chunk.index != lease.next_chunk:
             error = invalid("CHUNK_INDEX", f"is {chunk.index}, chunk {lease.next_chunk} was due")
@@ -207,6 +253,7 @@ class CodecWorker:
             try:
                 patches = torch.stack([row.chunk.item.chunk.patches[row.start : row.stop] for row in round_.rows])
                 decoding = self._codec.launch(patches, [row.chunk.item.lease.slot for row in round_.rows])
+                self.counted.add(len(round_.rows))
             except Exception:
                 self._fail(round_)
         self._running.append((round_, decoding))
@@ -244,7 +291,10 @@ class CodecWorker:
             return
         whole = np.concatenate(work.samples) if len(work.samples) > 1 else work.samples[0]
         work.lease.last_used = time.monotonic()
-        work.answer(whole[work.chunk.skipped * self._codec.samples_per_patch :])
+        heard = whole[work.chunk.skipped * self._codec.samples_per_patch :]
+        if work.lease.tail is not None:
+            heard = work.lease.tail.push(heard)
+        work.answer(heard)
         if work.chunk.finish:
             self._end(stream, NOT_KNOWN)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,16 +13,16 @@ from pydantic import Field
 
 from ..audio.cache import AudioCache, content_key
 from ..audio.read import AudioLimits, Samples, read_audio
-from ..errors import full
+from ..errors import full, invalid
 from ..families.registry import find_checkpoint, load_family
 from ..parameters import DeviceParameters
+from . import catalogue
 from .device import choose_device
 from .loop import LoopThread
-from .metrics import Counters
+from .metrics import Metrics
 from .triton import Array, checkpoints_folder, finish, read_inputs, respond, respond_error, start_stage
 
 ROLES = {"REFERENCE": "reference", "PROMPT": "prompt"}
-CACHE_EVENTS = ("hits", "misses", "waits", "evictions")
 
 
 class ReferenceParameters(DeviceParameters):
@@ -51,7 +52,8 @@ class ReferenceStage:
     there, so that what the cache holds is never kept waiting by an encoder at work.
 
     A recording that is absent gives the latents of a stored voice, where the request brings some, or an empty tensor
-    (0, P, D), so that a pure ensemble can run this step for every request.
+    (0, P, D), so that a pure ensemble can run this step for every request. Where a family has several voices in a
+    request, its encoder joins the latents of recordings and of stored voices.
     """
 
     family: ClassVar[str]
@@ -62,19 +64,19 @@ class ReferenceStage:
         self._parameters = ReferenceParameters.from_triton(args["model_config"])
         self._limits = self._parameters.audio_limits
         folder = find_checkpoint(checkpoints_folder(args), self._parameters.checkpoint, family.ARCHITECTURE)
+        self._most_voices = family.MOST_VOICES
         self._encoder = family.load_reference_encoder(folder, device=choose_device(self._parameters, args))
-        self._encoder.encode(np.zeros(self._encoder.sample_rate, dtype=np.float32), "reference")
+        self._encoder.warm_up()
         self._readers = ThreadPoolExecutor(4, thread_name_prefix="read")
         self._encoders = ThreadPoolExecutor(self._parameters.max_encodes, thread_name_prefix="encode")
         self._cache = AudioCache(self._parameters.cache_entries, self._parameters.cache_bytes)
-        self._counters = Counters(
-            "triton_speech_reference_cache_total",
-            "What happened in the cache of encoded recordings; each miss is one encode",
-            args["model_name"],
-            "event",
-            CACHE_EVENTS,
-        )
         self._running = 0
+        self._metrics = Metrics(catalogue.REFERENCE, args)
+        self._metrics.follow(catalogue.LIVE, read=lambda: self._running)
+        self._metrics.follow(catalogue.CACHE_ENTRIES, read=lambda: self._cache.stats.entries)
+        self._metrics.follow(catalogue.CACHE_BYTES, read=lambda: self._cache.stats.bytes)
+        for event in catalogue.CACHE_EVENTS:
+            self._metrics.follow(catalogue.CACHE, event, read=partial(self._cache_events, event))
         self._loop = LoopThread("reference")
 
     def execute(self, requests: list[Any]) -> list[None]:
@@ -92,14 +94,19 @@ class ReferenceStage:
         self._loop.close()
         self._readers.shutdown(wait=False, cancel_futures=True)
         self._encoders.shutdown(wait=False, cancel_futures=True)
-        self._counters.close()
+        self._metrics.close()
 
     async def _answer(self, sender: Any, inputs: Mapping[str, Array], requested: set[str], request_id: str) -> None:
         try:
             response = respond(await self._latents(inputs), requested)
+            how = catalogue.ANSWERED
         except Exception as error:
             response = respond_error(error, request_id)
+            how = catalogue.how_it_failed(error)
         finish(sender, response)
+        # Without a recording it only passes on what there is.
+        if any(f"{name}_AUDIO" in inputs for name in ROLES):
+            self._metrics.count(catalogue.STAGE_REQUESTS, *how)
 
     async def _latents(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         outputs = {f"{name}_LATENTS": self._without_audio(inputs, f"{name}_LATENTS") for name in ROLES}
@@ -111,16 +118,33 @@ class ReferenceStage:
         self._running += 1
         try:
             for name in given:
-                data = bytes(inputs[f"{name}_AUDIO"].reshape(-1)[0])
-                outputs[f"{name}_LATENTS"] = await self._encode(f"{name}_AUDIO", data, ROLES[name])
+                files = [bytes(file) for file in inputs[f"{name}_AUDIO"].reshape(-1)]
+                if not 1 <= len(files) <= self._most_voices:
+                    # The frontend says the same, but does not keep the front door from asking here meanwhile.
+                    raise invalid(f"{name}_AUDIO", f"has {len(files)} elements, 1 to {self._most_voices} are allowed")
+                encoded = await self._encode_all(f"{name}_AUDIO", files, ROLES[name])
+                joins = self._most_voices > 1
+                stored = outputs[f"{name}_LATENTS"]
+                outputs[f"{name}_LATENTS"] = self._encoder.join(stored, encoded) if joins else encoded[0]
         finally:
             self._running -= 1
-            stats = self._cache.stats
-            self._counters.show({name: getattr(stats, name) for name in CACHE_EVENTS})
         return outputs
+
+    def _cache_events(self, event: str) -> int:
+        return int(getattr(self._cache.stats, event))
 
     def _without_audio(self, inputs: Mapping[str, Array], name: str) -> Array:
         return inputs.get(name, np.zeros((0, *self._encoder.patch_shape), dtype=np.float32))
+
+    async def _encode_all(self, field: str, files: Sequence[bytes], role: str) -> list[Array]:
+        """Of several that cannot be used the first one is told."""
+        fields = [field] if len(files) == 1 else [f"{field}: recording {place + 1}" for place in range(len(files))]
+        encoding = (self._encode(name, data, role) for name, data in zip(fields, files, strict=True))
+        encoded = await asyncio.gather(*encoding, return_exceptions=True)
+        for one in encoded:
+            if isinstance(one, BaseException):
+                raise one
+        return [one for one in encoded if not isinstance(one, BaseException)]
 
     async def _encode(self, field: str, data: bytes, role: str) -> Array:
         loop = asyncio.get_running_loop()

@@ -5,28 +5,37 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from pydantic import Field, field_validator
 
-from ..engine.api import EngineOptions, Frame, TalkerRequest
-from ..engine.build import EngineChoice, build_engine
+from ..engine.api import Frame, TalkerRequest
+from ..engine.build import build_engine
 from ..engine.runner import Engine, EngineThread
-from ..errors import echoed, invalid
-from ..families.registry import find_checkpoint, load_family
-from ..parameters import DeviceParameters
-from ..request import read_schedule
+from ..errors import SpeechError, echoed, invalid
+from ..families.registry import find_checkpoint, load_diffusion_family, load_family
 from ..streaming.schedule import Chunker, ChunkSchedule
+from . import catalogue
 from .device import choose_device, use_device
+from .diffusion_calls import DiffusionCalls
+from .failure import finish_of
+from .metrics import Metrics
+from .pulses import Pulses
+from .request_record import rounded, start_request_log, write_line
+from .talker_inputs import chunk_schedule, read_request
+from .talker_parameters import TalkerParameters
 from .triton import (
     Array,
     checkpoints_folder,
+    deadline_seconds,
     finish,
+    for_caller,
     read_inputs,
     read_number,
     read_text,
@@ -38,43 +47,9 @@ from .triton import (
 
 log = logging.getLogger(__name__)
 
-
-class TalkerParameters(DeviceParameters):
-    engine: Literal["torch", "vllm"] = "torch"
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """``auto`` takes the checkpoint's on a GPU and float32 on the CPU."""
-    max_length: int = Field(default=0, ge=0)
-    """Positions that a stream may have, prompt and speech; 0 takes the checkpoint's."""
-    max_num_seqs: int = Field(default=8, ge=1)
-    max_waiting: int = Field(default=64, ge=0)
-    prefill_chunk: int = Field(default=128, ge=1)
-    prefill_budget: int = Field(default=256, ge=1)
-    deterministic: bool = False
-    max_inference_steps: int = Field(default=10, ge=2, le=100)
-    """vLLM only: its graphs run this many diffusion steps; a request may ask for fewer, not for more."""
-    kv_cache_gib: float = Field(default=0.0, ge=0)
-    """vLLM only: memory for keys and values; 0 takes what is left of the GPU."""
-    chunk_schedule: str = "1,2,4"
-
-    @field_validator("chunk_schedule")
-    @classmethod
-    def _readable(cls, text: str) -> str:
-        ChunkSchedule.parse(text)
-        return text
-
-    def engine_choice(self, device: str) -> EngineChoice:
-        return EngineChoice(
-            kind=self.engine,
-            device=device,
-            dtype=None if self.dtype == "auto" else self.dtype,
-            length=self.max_length or None,
-            most=self.max_inference_steps,
-            kv_cache_bytes=int(self.kv_cache_gib * 2**30),
-        )
-
-    @property
-    def engine_options(self) -> EngineOptions:
-        return EngineOptions(**{name: getattr(self, name) for name in EngineOptions.__dataclass_fields__})
+CHUNK_OUTPUTS = ("STREAM_ID", "LATENTS", "SKIP_FRAMES", "CHUNK_INDEX", "FINISH_REASON")
+SECONDS_BETWEEN_PULSES = 0.005
+"""Of all streams together: two hundred a second, each of them two calls through Triton."""
 
 
 @dataclass
@@ -85,6 +60,10 @@ class _Stream:
     chunker: Chunker[torch.Tensor]
     priming: torch.Tensor | None
     """Patches that the codec is to hear before the first chunk, not to be played."""
+    came: float = field(default_factory=time.monotonic)
+    waited: float | None = None
+    """Seconds until it had a slot."""
+    first_chunk: float | None = None
 
 
 class TalkerStage:
@@ -98,19 +77,34 @@ class TalkerStage:
 
     def initialize(self, args: Mapping[str, str]) -> None:
         start_stage(args)
+        self._model = args["model_name"]
         self._family = load_family(self.family)
         parameters = TalkerParameters.from_triton(args["model_config"])
         folder = find_checkpoint(checkpoints_folder(args), parameters.checkpoint, self._family.ARCHITECTURE)
         device = choose_device(parameters, args)
+        calls = None
+        if parameters.diffusion == "stage":
+            try:
+                load_diffusion_family(self.family)
+            except ValueError as error:
+                raise ValueError(f"parameter diffusion is 'stage': {error}") from error
+            calls = DiffusionCalls(self.family, parameters.diffusion_dtype)
         engine, self._talker = build_engine(
-            parameters.engine_choice(device), parameters.engine_options, self.family, folder
+            parameters.engine_choice(device, calls), parameters.engine_options, self.family, folder
         )
         self._schedule = ChunkSchedule.parse(parameters.chunk_schedule)
+        self._pulses = Pulses(parameters.pulse_ms / 1000, SECONDS_BETWEEN_PULSES, parameters.lost_seconds)
         self._streams: dict[str, _Stream] = {}
         self._streams_lock = threading.Lock()
-        self._frames: queue.SimpleQueue[list[Frame] | None] = queue.SimpleQueue()
+        self._frames: queue.SimpleQueue[list[Frame] | Callable[[], None] | None] = queue.SimpleQueue()
         self._warm(engine)
+        if calls is not None:
+            calls.open()
+        engine.on_slot = self._has_slot
         self._engine = EngineThread(engine, self._frames.put, lambda: use_device(device))
+        start_request_log()
+        self._metrics = Metrics(catalogue.TALKER, args)
+        self._follow(engine, parameters.max_num_seqs)
         self._responder = threading.Thread(target=self._send_frames, name="talker-responder", daemon=True)
         self._responder.start()
 
@@ -120,83 +114,95 @@ class TalkerStage:
             try:
                 inputs = read_inputs(request)
                 if "CONTROL" in inputs:
-                    self._control(inputs)
-                    finish(sender)
+                    self._control(inputs, sender)
+                elif "PULSE" in inputs:
+                    self._pass_on(request, sender, inputs)
                 else:
                     self._start(request, sender, inputs)
             except Exception as error:
+                self._metrics.count(catalogue.STAGE_REQUESTS, *catalogue.how_it_failed(error))
                 finish(sender, tell_error(error, request.request_id(), request.requested_output_names()))
 
     def finalize(self) -> None:
         self._engine.close()
         self._frames.put(None)
         self._responder.join(10)
+        self._metrics.close()
+
+    def _follow(self, engine: Engine, slots: int) -> None:
+        follow, thread = self._metrics.follow, self._engine
+        follow(catalogue.SLOTS, read=lambda: slots)
+        follow(catalogue.SLOTS_IN_USE, read=lambda: thread.running)
+        follow(catalogue.QUEUE_DEPTH, read=lambda: thread.waiting)
+        follow(catalogue.BATCHES, read=lambda: thread.counted.steps)
+        follow(catalogue.BATCH_STREAMS, read=lambda: thread.counted.frames)
+        follow(catalogue.BATCH_SIZE, read=lambda: thread.batch)
+        for kind, use in engine.graph_uses.items():
+            follow(catalogue.REPLAYS, kind, read=partial(getattr, use, "replays"))
+            follow(catalogue.FALL_BACKS, kind, read=partial(getattr, use, "fallbacks"))
+
+    def _has_slot(self, stream: str) -> None:
+        entry = self._streams[stream]
+        entry.waited = time.monotonic() - entry.came
+        self._metrics.observe(catalogue.QUEUE_SECONDS, entry.waited)
 
     def _warm(self, engine: Engine) -> None:
         """One short stream, so that the first caller does not pay for torch's start."""
         sampling = self._family.make_sampling(0, {})
-        engine.add(TalkerRequest("warm-up", self._family.make_prompt([1] * 16, None, None), sampling, max_frames=2))
+        prompt = self._family.make_prompt(list(self._family.WARM_UP_TOKENS), None, None)
+        engine.add(TalkerRequest("warm-up", prompt, sampling, max_frames=2))
         while not engine.is_idle:
             engine.step()
 
-    def _control(self, inputs: Mapping[str, Array]) -> None:
+    def _control(self, inputs: Mapping[str, Array], sender: Any) -> None:
         command = read_text(inputs, "CONTROL")
-        if command != "cancel":
-            raise invalid("CONTROL", f"{echoed(command)} is not allowed, only 'cancel' is")
-        self._engine.cancel(read_text(inputs, "STREAM_ID"))
+        if command == "cancel":
+            self._engine.cancel(read_text(inputs, "STREAM_ID"))
+            finish(sender)
+        elif command == "ping":
+            # Through both threads, the engine's and the sender's: each of them may hang while this one answers.
+            self._engine.call(lambda: self._frames.put(partial(finish, sender)))
+        else:
+            raise invalid("CONTROL", f"{echoed(command)} is not allowed, only 'cancel' and 'ping' are")
+
+    def _pass_on(self, request: Any, sender: Any, inputs: Mapping[str, Array]) -> None:
+        """What this stage has sent comes by once more on its way through an ensemble, to see if its caller has gone."""
+        stream = read_text(inputs, "STREAM_ID")
+        self._pulses.came_back(stream)
+        if request.is_cancelled():
+            self._engine.cancel(stream)
+        if read_number(inputs, "PULSE"):
+            finish(sender)
+        else:
+            chunk = {name: inputs[name] for name in CHUNK_OUTPUTS}
+            finish(sender, respond(chunk, request.requested_output_names()))
 
     def _start(self, request: Any, sender: Any, inputs: Mapping[str, Array]) -> None:
         stream = read_text(inputs, "STREAM_ID") if "STREAM_ID" in inputs else uuid.uuid4().hex
-        prompt = self._family.make_prompt(
-            self._tokens(inputs), self._latents(inputs, "REFERENCE_LATENTS"), self._latents(inputs, "PROMPT_LATENTS")
-        )
-        sampling = {name: read_number(inputs, name) for name in self._family.SAMPLING_INPUTS}
-        seed = int(read_number(inputs, "SEED"))
-        max_frames = int(read_number(inputs, "MAX_FRAMES"))
-        if max_frames < 1:
-            raise invalid("MAX_FRAMES", f"is {max_frames}, must be at least 1")
-        talker_request = TalkerRequest(stream, prompt, self._family.make_sampling(seed, sampling), max_frames)
+        talker_request = read_request(stream, inputs, self._family, self._talker, deadline_seconds(request))
         entry = _Stream(
             request.request_id() or stream,
             sender,
             set(request.requested_output_names()),
-            Chunker(self._chunk_schedule(inputs)),
-            self._family.priming_patches(prompt),
+            Chunker(chunk_schedule(inputs, self._schedule)),
+            self._family.priming_patches(talker_request.prompt),
         )
         with self._streams_lock:
             if stream in self._streams:
                 raise invalid("STREAM_ID", "names a stream that is still running")
             self._streams[stream] = entry
         self._engine.submit(talker_request)
-
-    def _chunk_schedule(self, inputs: Mapping[str, Array]) -> ChunkSchedule:
-        """The request's own, or the stage's where that is absent or empty."""
-        if "CHUNK_SCHEDULE" not in inputs or inputs["CHUNK_SCHEDULE"].size == 0:
-            return self._schedule
-        return read_schedule("CHUNK_SCHEDULE", inputs) or self._schedule
-
-    def _tokens(self, inputs: Mapping[str, Array]) -> list[int]:
-        tokens = inputs.get("TOKENS")
-        if tokens is None or tokens.size == 0:
-            raise invalid("TOKENS", "is missing or empty")
-        vocabulary = self._talker.vocabulary
-        if tokens.min() < 0 or tokens.max() >= vocabulary:
-            raise invalid("TOKENS", f"holds ids outside 0 to {vocabulary - 1}")
-        return [int(token) for token in tokens]
-
-    def _latents(self, inputs: Mapping[str, Array], name: str) -> torch.Tensor | None:
-        array = inputs.get(name)
-        if array is None or array.shape[0] == 0:
-            return None
-        if array.shape[1:] != self._talker.patch_shape:
-            patch, dims = self._talker.patch_shape
-            raise invalid(name, f"has shape {list(array.shape)}, must be [n, {patch}, {dims}]")
-        if not np.isfinite(array).all():
-            raise invalid(name, "holds NaN or infinite values")
-        return torch.from_numpy(np.array(array, dtype=np.float32))
+        if "PULSE" in entry.requested:
+            if request.is_cancelled():
+                self._engine.cancel(stream)
+            self._pulses.begin(stream, time.monotonic())
+            self._frames.put([])
 
     def _send_frames(self) -> None:
-        while (frames := self._frames.get()) is not None:
+        while (frames := self._next_frames()) is not None:
+            if callable(frames):
+                frames()
+                frames = []
             for frame in frames:
                 stream = self._streams.get(frame.stream)
                 if stream is None:
@@ -207,25 +213,84 @@ class TalkerStage:
                     log.exception("stream %s could not be sent to", stream.request_id)
                     self._engine.cancel(frame.stream)
                 if frame.is_last:
+                    self._pulses.end(frame.stream)
                     with self._streams_lock:
                         del self._streams[frame.stream]
+            now = time.monotonic()
+            for name in self._pulses.lost(now):
+                self._engine.cancel(name)
+            for name in self._pulses.due(now):
+                self._send_pulse(name)
+
+    def _next_frames(self) -> list[Frame] | Callable[[], None] | None:
+        """The frames of a step; none when it is time for a pulse."""
+        try:
+            return self._frames.get(timeout=self._pulses.wait(time.monotonic()))
+        except queue.Empty:
+            return []
+
+    def _send_pulse(self, name: str) -> None:
+        self._pulses.sent(name, time.monotonic())
+        stream = self._streams.get(name)
+        if stream is None:
+            return
+        outputs = self._chunk_outputs(stream, Frame(name), -1, [])
+        try:
+            stream.sender.send(respond({**outputs, "PULSE": np.ones(1, dtype=np.int32)}, stream.requested))
+        except Exception:
+            log.exception("stream %s could not be sent to", stream.request_id)
+            self._engine.cancel(name)
 
     def _send(self, stream: _Stream, frame: Frame) -> None:
         if frame.error is not None:
-            finish(stream.sender, tell_error(frame.error, stream.request_id, stream.requested))
+            self._ended(stream, *catalogue.how_it_failed(frame.error))
+            finish(stream.sender, self._failure(stream, frame, frame.error))
             return
         patches = [] if frame.patch is None else [frame.patch]
         index = stream.chunker.chunks
         chunk = stream.chunker.push(patches, last=frame.is_last)
+        if frame.finish == "cancelled":
+            # Nobody hears what was not sent yet: the codec is to be free at once.
+            chunk = []
         if not chunk and not frame.is_last:
             return
         if stream.sender.is_cancelled():
             self._engine.cancel(frame.stream)
         response = respond(self._chunk_outputs(stream, frame, index, chunk), stream.requested)
+        if index == 0 and chunk:
+            stream.first_chunk = time.monotonic() - stream.came
+            self._metrics.observe(catalogue.FIRST_CHUNK, stream.first_chunk)
         if frame.is_last:
+            self._ended(stream, *catalogue.how_it_finished(frame.finish))
             finish(stream.sender, response)
         else:
             stream.sender.send(response)
+            self._pulses.sent(frame.stream, time.monotonic())
+
+    def _failure(self, stream: _Stream, frame: Frame, error: SpeechError) -> Any:
+        """The last response of a stream that failed."""
+        if "PULSE" not in stream.requested or not stream.chunker.chunks:
+            return tell_error(error, stream.request_id, stream.requested)
+        # In an ensemble the codec, which has a place for it, hears only of what is sent as a chunk.
+        outputs = self._chunk_outputs(stream, frame, stream.chunker.chunks, [])
+        told = text_array(finish_of(for_caller(error, stream.request_id)))
+        return respond({**outputs, "FINISH_REASON": told}, stream.requested)
+
+    def _ended(self, stream: _Stream, outcome: str, reason: str) -> None:
+        self._metrics.count(catalogue.STAGE_REQUESTS, outcome, reason)
+        # A front door asks for it, and writes a line of its own, which knows more.
+        if "QUEUE_SECONDS" in stream.requested:
+            return
+        times = {"queue": stream.waited, "first_chunk": stream.first_chunk, "total": time.monotonic() - stream.came}
+        write_line(
+            "stream",
+            stream.request_id,
+            model=self._model,
+            outcome=outcome,
+            reason=reason,
+            chunks=stream.chunker.chunks,
+            seconds=rounded({what: seconds for what, seconds in times.items() if seconds is not None}),
+        )
 
     def _chunk_outputs(self, stream: _Stream, frame: Frame, index: int, chunk: list[torch.Tensor]) -> dict[str, Array]:
         priming = stream.priming if index == 0 and stream.priming is not None and chunk else None
@@ -233,10 +298,14 @@ class TalkerStage:
         patches = [] if priming is None else list(priming)
         patches += chunk
         latents = torch.stack(patches) if patches else torch.zeros(0, *self._talker.patch_shape)
-        return {
+        outputs: dict[str, Array] = {
             "STREAM_ID": text_array(frame.stream),
             "LATENTS": latents.numpy(),
             "SKIP_FRAMES": np.array([skipped], dtype=np.int32),
             "CHUNK_INDEX": np.array([index], dtype=np.int32),
             "FINISH_REASON": text_array(frame.finish),
+            "PULSE": np.zeros(1, dtype=np.int32),
         }
+        if index == 0 and stream.waited is not None:
+            outputs["QUEUE_SECONDS"] = np.array([stream.waited], dtype=np.float32)
+        return outputs

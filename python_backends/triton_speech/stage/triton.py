@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import locale
 import logging
 import uuid
@@ -15,9 +16,12 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
-from ..errors import SpeechError, invalid
+from ..errors import SpeechError, echoed, invalid
 
 log = logging.getLogger(__name__)
+
+MAX_TIMEOUT = 24 * 3600 * 10**6
+"""Microseconds. Triton takes a negative one for an age."""
 
 Array = NDArray[Any]
 
@@ -41,6 +45,19 @@ def voices_folder(args: Mapping[str, str]) -> Path:
 def read_inputs(request: Any) -> dict[str, Array]:
     """Arrays by input name; absent optional inputs are absent here too. BYTES come as object arrays."""
     return {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+
+
+def deadline_seconds(request: Any) -> float | None:
+    """How long the caller gives a request, by Triton's own parameter ``timeout`` in microseconds; None for ever.
+
+    Raises:
+        SpeechError: INVALID_ARG where it is no such number.
+    """
+    # Triton's ``generate_stream`` does not know it, and passes it on among the parameters that are the model's own.
+    timeout = request.timeout() or json.loads(request.parameters() or "{}").get("timeout", 0)
+    if isinstance(timeout, bool) or not isinstance(timeout, int) or not 0 <= timeout <= MAX_TIMEOUT:
+        raise invalid("TIMEOUT", f"{echoed(str(timeout))} is not allowed, only 0 to {MAX_TIMEOUT} microseconds are")
+    return timeout / 1e6 or None
 
 
 def read_text(inputs: Mapping[str, Array], name: str) -> str:

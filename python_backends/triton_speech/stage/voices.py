@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from ..parameters import Parameters
 from ..voices.name import check_name
 from ..voices.store import Found, VoiceLimits, VoiceStore
 from ..voices.voice import Array, Voice
-from .late import ping_inputs, while_alive
+from .late import PING_OUTPUT, ping_inputs, while_alive
+from .pings import Pings
 from .triton import read_inputs, read_text, respond, respond_error, start_stage, tensors, text_array, voices_folder
 
 log = logging.getLogger(__name__)
@@ -87,9 +89,7 @@ class VoicesStage:
         outputs = frozenset[str]().union(*modes.values())
         encoder = f"{family}_reference"
         encoded = await while_alive(
-            "reference",
-            _ask(encoder, recordings, outputs),
-            lambda: _ask(encoder, ping_inputs("reference"), outputs),
+            "reference", _ask(encoder, recordings, outputs), partial(Pings(_ping).check, encoder)
         )
         latents = {output: array for output, array in encoded.items() if len(array)}
         mode = next((mode for mode, outputs in modes.items() if outputs == set(latents)), None)
@@ -180,6 +180,10 @@ class VoicesStage:
                 log.error("the frontend of %s does not tell its voices: %s", family, error)
                 offers[family] = {"built_in": [], "problems": {}, "silent": True}
         return offers
+
+
+async def _ping(encoder: str) -> None:
+    await _ask(encoder, ping_inputs("reference"), [PING_OUTPUT["reference"]])
 
 
 async def _ask(model: str, inputs: Mapping[str, Array], outputs: Iterable[str]) -> dict[str, Array]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..errors import full
+from .silence import SilentTail
 
 
 @dataclass
@@ -14,6 +15,8 @@ class Lease:
     last_used: float
     waiting: int = 0
     """Chunks taken in and not answered yet."""
+    tail: SilentTail | None = None
+    """Of its samples, where silence at the end is to be cut."""
 
 
 class SlotTable:

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from vllm import SamplingParams
 from vllm.engine.arg_utils import EngineArgs
 from vllm.v1.engine.llm_engine import LLMEngine
 
 from ...errors import invalid
 from ...families.protocol import TalkerModel
-from ...families.registry import load_family
+from ...families.registry import Family, load_family
 from ..api import EngineOptions, FinishReason, Frame, TalkerRequest
 from ..build import EngineChoice
 from ..slots import NOT_FINITE, Running, SlotEngine, slots_needed
@@ -23,6 +24,8 @@ from .plugin import ARCHITECTURE, register
 
 CPU_BLOCK = 32
 """Positions in a block of the cache: vLLM's attention on the CPU takes multiples of 32."""
+_Step = tuple[Running, int, FinishReason]
+"""A stream, which of its steps, and how it ended with it."""
 GRAPH_SIZES = (1, 2, 4, 8, 16, 24, 32)
 
 
@@ -49,10 +52,12 @@ class VllmEngine(SlotEngine):
             self._engine = LLMEngine.from_vllm_config(vllm_config, disable_log_stats=True)
         models: list[Any] = []
         self._engine.apply_model(models.append)
+        self._model = models[0]
         self.talker: TalkerModel = models[0].talker
         if choice.device != "cpu" and choice.graphs:
             with torch.inference_mode():
                 models[0].capture(self._graph_sizes())
+            self.graph_uses = models[0].graph_uses
             self._run_prompt(load_family(family))
 
     def add(self, request: TalkerRequest) -> None:
@@ -69,27 +74,30 @@ class VllmEngine(SlotEngine):
     @torch.inference_mode()
     def step(self) -> list[Frame]:
         """Admits, then one step of vLLM; the patches of all streams come to the host in one copy."""
-        frames = self._drop_cancelled() + self._admit()
+        frames = self._drop_ended() + self._admit()
         if not self._running:
             return frames
-        made: list[tuple[Running, int, FinishReason]] = []
-        for output in self._engine.step():
+        made: list[_Step] = []
+        forwards = self._model.forwards
+        outputs = self._engine.step()
+        if outputs and forwards == self._model.forwards and "decode" in self.graph_uses:
+            # vLLM replays its own graphs without a word. It may hand out what the step before has made; a stream's
+            # first such step has then nothing to hand out, and its last hand-out no step, so the sum is right.
+            self.graph_uses["decode"].replays += 1
+        for output in outputs:
             one = self._running.get(output.request_id)
             if one is None:
                 continue
             completion = output.outputs[0]
             finish: FinishReason = completion.finish_reason if output.finished else ""
-            for frame in range(one.frames, len(completion.token_ids)):
-                is_last = frame == len(completion.token_ids) - 1
-                made.append((one, frame, finish if is_last else ""))
-            one.frames = len(completion.token_ids)
-            if finish:
-                self._release(one)
+            steps = len(completion.token_ids)
+            made += [(one, step, finish if step == steps - 1 else "") for step in range(one.done, steps)]
+            one.done = steps
         return frames + self._read(made)
 
-    def _run_prompt(self, family: Any) -> None:
+    def _run_prompt(self, family: Family) -> None:
         """A short stream, in whose first step the model captures what it needs a prompt for."""
-        prompt = family.make_prompt([1] * 8, None, None)
+        prompt = family.make_prompt(list(family.WARM_UP_TOKENS), None, None)
         self.add(TalkerRequest("capture", prompt, family.make_sampling(0, {}), max_frames=1))
         while not self.is_idle:
             self.step()
@@ -115,6 +123,7 @@ class VllmEngine(SlotEngine):
             "talker_checkpoint": str(checkpoint),
             "talker_slots": self._slots,
             "talker_batch_key": self._choice.most,
+            "talker_options": dict(self._choice.talker_options),
             "talker_deterministic": self.options.deterministic,
         }
 
@@ -150,11 +159,17 @@ class VllmEngine(SlotEngine):
             return [most]
         return [size for size in GRAPH_SIZES if size <= most] + list(range(40, most + 1, 8))
 
+    def _begin(self, streams: list[Running]) -> list[Frame]:
+        self._model.progress.begin([(one.slot, one.request.prompt.length) for one in streams])
+        return super()._begin(streams)
+
     def _start(self, one: Running) -> None:
         request = one.request
+        room = self.length - request.prompt.length
         sampling = SamplingParams(
             temperature=0,
-            max_tokens=min(request.max_frames, self.length - request.prompt.length),
+            # vLLM counts steps, which may be more than the frames that come of them.
+            max_tokens=room if self.talker.marks_frames else min(request.max_frames, room),
             detokenize=False,
             stop_token_ids=[self._slots],
             ignore_eos=True,
@@ -162,20 +177,33 @@ class VllmEngine(SlotEngine):
         prompt = {"prompt_token_ids": [one.slot] * request.prompt.length}
         self._engine.add_request(request.stream, prompt, sampling)
 
-    def _read(self, made: list[tuple[Running, int, FinishReason]]) -> list[Frame]:
-        """The patches of these frames, gathered on the device and copied once."""
+    def _read(self, made: list[_Step]) -> list[Frame]:
+        """What these steps have made, gathered on the device and copied once."""
         if not made:
             return []
-        where = [(one.slot, one.request.prompt.length + frame) for one, frame, _ in made]
+        where = [(one.slot, one.request.prompt.length + step) for one, step, _ in made]
         frames = []
         for (one, _, finish), patch in zip(made, self.talker.read_patches(where), strict=True):
-            if patch.isfinite().all():
-                frames.append(Frame(one.request.stream, patch.clone(), finish))
-            elif finish:
-                frames.append(Frame(one.request.stream, error=NOT_FINITE))
-            elif one.request.stream in self._running:
-                frames += self._fail([one], NOT_FINITE)
+            if self._running.get(one.request.stream) is one:
+                frames += self._hand_out(one, patch, finish)
         return frames
+
+    def _hand_out(self, one: Running, patch: Tensor, finish: FinishReason) -> list[Frame]:
+        """What one step of a stream means to its caller."""
+        if not patch.isfinite().all():
+            return self._fail([one], NOT_FINITE)
+        if finish == "stop" and not self.talker.ends_with_frame:
+            return self._end_without_frame(one)
+        has_frame = not self.talker.marks_frames or bool(patch.flatten()[0])
+        one.frames += has_frame
+        if finish:
+            self._release(one)
+        elif one.frames >= one.request.max_frames:
+            finish = "length"
+            self._stop([one])
+        if not has_frame and not finish:
+            return []
+        return [Frame(one.request.stream, patch.clone() if has_frame else None, finish)]
 
     def _stop(self, streams: Iterable[Running]) -> None:
         streams = list(streams)

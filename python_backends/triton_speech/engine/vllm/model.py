@@ -18,8 +18,10 @@ from vllm.config import VllmConfig
 from vllm.forward_context import get_forward_context
 from vllm.model_executor.layers.attention import Attention
 
+from ...families.graph_use import GraphUse
 from ...families.registry import load_family
 from ..slots import SCRATCH_SLOT
+from .progress import Progress
 from .prompt_graphs import PROMPT_SIZES, PromptGraphs
 from .tail_graphs import TailGraphs
 
@@ -43,6 +45,9 @@ class SlotTokenModel(nn.Module):
         self._tails: TailGraphs | None = None
         self._prompts: PromptGraphs | None = None
         self._awaits_prompt = False
+        self.graph_uses = {"decode": GraphUse(), "prompt": GraphUse(), "tail": GraphUse()}
+        self.forwards = 0
+        """Steps of requests that came here: all but those that vLLM's own graphs ran."""
         # Not a submodule: its weights come from its own checkpoint and are none of vLLM's business.
         self.talker = load_family(own.talker_family).load_talker(
             Path(own.talker_checkpoint),
@@ -50,7 +55,9 @@ class SlotTokenModel(nn.Module):
             device=str(vllm_config.device_config.device),
             dtype=str(model_config.dtype).removeprefix("torch."),
             length=model_config.max_model_len,
+            **own.talker_options,
         )
+        self.progress = Progress(self.slots, self.talker.device)
         shape = self.talker.kv_shape
         self.attention = nn.ModuleList(
             Attention(
@@ -79,6 +86,7 @@ class SlotTokenModel(nn.Module):
     ) -> Tensor:
         """Rows (N,) of slot numbers and positions -> (N, 2) fp32: the slot's number, and 1 where the stream ends."""
         count = len(input_ids)
+        self.forwards += self._has_plan() and not _is_capturing()
         slots, positions = self._real_rows(input_ids.long(), positions.long())
         if self.deterministic:
             slots, positions = _pad(slots, self.max_rows, SCRATCH_SLOT), _pad(positions, self.max_rows)
@@ -86,14 +94,11 @@ class SlotTokenModel(nn.Module):
         out = torch.zeros(count, 2, device=slots.device, dtype=torch.float32)
         out[:, 0] = input_ids
         rows = self._last_rows(count)
-        makes_frame = positions[rows] >= self.talker.prompt_length[slots[rows]] - 1
-        stops = self._emit(
-            torch.where(makes_frame, slots[rows], SCRATCH_SLOT),
-            torch.where(makes_frame, positions[rows], 0),
-            state[rows],
-            residual[rows],
-        )
-        out[rows, 1] = (stops & makes_frame).float()
+        is_new = self.progress.is_new(slots[rows], positions[rows])
+        makers, places = torch.where(is_new, slots[rows], SCRATCH_SLOT), torch.where(is_new, positions[rows], 0)
+        stops = self._emit(makers, places, state[rows], residual[rows])
+        self.progress.advance(makers, places, stops)
+        out[rows, 1] = self.progress.is_over(slots[rows], positions[rows]).float()
         return out
 
     def compute_logits(self, hidden_states: Tensor) -> Tensor:
@@ -123,8 +128,13 @@ class SlotTokenModel(nn.Module):
                 self._prompts = PromptGraphs(
                     self._eager_hidden, sizes, self.max_num_seqs, self.length, single_split=self.deterministic
                 )
-            if self._prompts is not None and (both := self._prompts.hidden(slots, positions)) is not None:
-                return both
+            if self._prompts is not None:
+                both = self._prompts.hidden(slots, positions)
+                self.graph_uses["prompt"].count(replayed=both is not None)
+                if both is not None:
+                    return both
+        elif self._tails is not None and self._has_plan() and not _is_capturing():
+            self.graph_uses["decode"].fallbacks += 1
         return self._eager_hidden(slots, positions)
 
     def _eager_hidden(self, slots: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
@@ -135,8 +145,9 @@ class SlotTokenModel(nn.Module):
         if self.deterministic:
             slots, positions = _pad(slots, self.max_num_seqs, SCRATCH_SLOT), _pad(positions, self.max_num_seqs)
             state, residual = _pad(state, self.max_num_seqs), _pad(residual, self.max_num_seqs)
-        if self._tails is not None and not torch.cuda.is_current_stream_capturing():
+        if self._tails is not None and not _is_capturing():
             stops = self._tails.emit(slots, positions, state, residual)
+            self.graph_uses["tail"].count(replayed=stops is not None)
             if stops is not None:
                 return stops[:count]
         return self.talker.emit(slots, positions, state, residual, self.batch_key)[1][:count]
@@ -175,6 +186,10 @@ class SlotTokenModel(nn.Module):
     def _plan(self) -> Any:
         """What vLLM's attention is told about this step: the same for all layers, which share one cache."""
         return next(iter(get_forward_context().attn_metadata.values()))
+
+
+def _is_capturing() -> bool:
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
 def _pad(values: Tensor, count: int, value: int = 0) -> Tensor:

@@ -17,25 +17,39 @@ from .voice import VOICE_MODES
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from ..portable import PortableGraph
+    from ..protocol import Diffuse
     from .codec import VoxCPM2Codec
+    from .diffusion import VoxCPM2Diffusion
+    from .onnx_codec import OnnxCodec
+    from .onnx_solver import OnnxFlowMatching
     from .prompt import Prompt
     from .reference import ReferenceEncoder
     from .talker import Sampling, SlotTalker
 
 __all__ = [
     "ARCHITECTURE",
+    "MOST_VOICES",
     "SAMPLING_INPUTS",
     "VOICE_MODES",
+    "WARM_UP_TOKENS",
     "FrontendParameters",
     "load_codec",
+    "load_diffusion",
     "load_frontend",
+    "load_onnx_codec",
+    "load_onnx_solver",
     "load_reference_encoder",
     "load_talker",
     "make_prompt",
     "make_sampling",
+    "portable_graphs",
     "priming_patches",
     "talker_facts",
 ]
+
+MOST_VOICES = 1
+WARM_UP_TOKENS = (1,) * 16
 
 
 def load_frontend(folder: Path, parameters: FrontendParameters) -> VoxCPM2Frontend:
@@ -55,15 +69,42 @@ def talker_facts(folder: Path) -> TalkerFacts:
     return VoxCPM2Config.from_checkpoint(folder).talker_facts
 
 
-def load_talker(folder: Path, *, slots: int, device: str, dtype: str | None, length: int | None) -> SlotTalker:
-    """Tokens in, latent patches out, one step at a time."""
+def load_talker(
+    folder: Path,
+    *,
+    slots: int,
+    device: str,
+    dtype: str | None,
+    length: int | None,
+    cfg_cutoff_ratio: float = 1.0,
+    diffuse: Diffuse | None = None,
+) -> SlotTalker:
+    """Tokens in, latent patches out, one step at a time. Guided up to ``cfg_cutoff_ratio`` of the diffusion steps.
+
+    With ``diffuse`` patches are made there, and nothing of the local DiT is loaded here.
+    """
     import torch
 
     from .checkpoint import load_talker as load
     from .talker import SlotTalker
 
-    model = load(folder, device=device, dtype=getattr(torch, dtype) if dtype else None, length=length)
-    return SlotTalker(model, slots)
+    kind = getattr(torch, dtype) if dtype else None
+    model = load(folder, device=device, dtype=kind, length=length, with_diffusion=diffuse is None)
+    model.feat_decoder.cutoff_ratio = cfg_cutoff_ratio
+    return SlotTalker(model, slots, diffuse)
+
+
+def load_diffusion(folder: Path, *, device: str, dtype: str | None, cfg_cutoff_ratio: float = 1.0) -> VoxCPM2Diffusion:
+    """The local DiT alone, for a stage of its own. Guided up to ``cfg_cutoff_ratio`` of the diffusion steps."""
+    import torch
+
+    from .checkpoint import load_diffusion as load
+    from .diffusion import VoxCPM2Diffusion
+
+    config = VoxCPM2Config.from_checkpoint(folder)
+    solver = load(folder, device=device, dtype=getattr(torch, dtype) if dtype else None)
+    solver.cutoff_ratio = cfg_cutoff_ratio
+    return VoxCPM2Diffusion(solver, (config.patch_size, config.feat_dim))
 
 
 def load_codec(folder: Path, *, slots: int, device: str = "cpu", **batches: Any) -> VoxCPM2Codec:
@@ -71,6 +112,27 @@ def load_codec(folder: Path, *, slots: int, device: str = "cpu", **batches: Any)
     from .codec import VoxCPM2Codec
 
     return VoxCPM2Codec.from_checkpoint(folder, slots=slots, device=device, **batches)
+
+
+def load_onnx_codec(folder: Path, graphs: Path, *, slots: int, device: str = "cpu", tf32: bool = False) -> OnnxCodec:
+    """The codec from the graph that was exported into ``graphs``, on ONNX Runtime."""
+    from .onnx_codec import OnnxCodec
+
+    return OnnxCodec(folder, graphs, slots=slots, device=device, tf32=tf32)
+
+
+def load_onnx_solver(folder: Path, graphs: Path, *, device: str = "cpu") -> OnnxFlowMatching:
+    """The diffusion from the graph that was exported into ``graphs``, on ONNX Runtime."""
+    from .onnx_solver import OnnxFlowMatching
+
+    return OnnxFlowMatching.from_checkpoint(folder, graphs, device=device)
+
+
+def portable_graphs(part: str, folder: Path, *, steps: int) -> list[PortableGraph]:
+    """What can be exported of a part: ``codec``, ``dit`` (up to ``steps`` diffusion steps) or ``reference``."""
+    from .portable import GRAPHS
+
+    return GRAPHS[part](folder, steps)
 
 
 def make_prompt(tokens: list[int], reference: Tensor | None, prompt: Tensor | None) -> Prompt:

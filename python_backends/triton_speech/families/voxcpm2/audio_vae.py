@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..shapes_only import shapes_only
 from .config import AudioVAEConfig
 
 KERNEL_SIZE = 7
@@ -308,9 +309,7 @@ def fold_weight_norm(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def unfold_weight_norm(state_dict: Mapping[str, Tensor], vae: AudioVAE) -> dict[str, Tensor]:
     """The inverse of `fold_weight_norm` for the convolutions of `vae`: the form that checkpoints have."""
-    convolutions = {
-        f"{name}.weight" for name, module in vae.named_modules() if isinstance(module, nn.Conv1d | nn.ConvTranspose1d)
-    }
+    convolutions = _convolution_weights(vae)
     unfolded: dict[str, Tensor] = {}
     for name, tensor in state_dict.items():
         if name in convolutions:
@@ -323,6 +322,18 @@ def unfold_weight_norm(state_dict: Mapping[str, Tensor], vae: AudioVAE) -> dict[
 
 def checkpoint_tensors(config: AudioVAEConfig) -> dict[str, tuple[int, ...]]:
     """Names and shapes of all tensors of an AudioVAE checkpoint; allocates nothing."""
-    with torch.device("meta"):
+    with shapes_only():
         vae = AudioVAE(config)
-    return {name: tuple(t.shape) for name, t in unfold_weight_norm(vae.state_dict(), vae).items()}
+    convolutions = _convolution_weights(vae)
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, tensor in vae.state_dict().items():
+        if name in convolutions:
+            shapes |= {f"{name}_g": (len(tensor), 1, 1), f"{name}_v": tuple(tensor.shape)}
+        else:
+            shapes[name] = tuple(tensor.shape)
+    return shapes
+
+
+def _convolution_weights(vae: AudioVAE) -> set[str]:
+    modules = vae.named_modules()
+    return {f"{name}.weight" for name, module in modules if isinstance(module, nn.Conv1d | nn.ConvTranspose1d)}

@@ -8,14 +8,19 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
+from ..shapes_only import shapes_only
 from .audio_vae import AudioVAE, checkpoint_tensors, fold_weight_norm, unfold_weight_norm
 from .config import VoxCPM2Config
+from .locdit import FlowMatching
+from .minicpm import build_tables, fuse
 from .model import VoxCPM2Talker
 
 MODEL_FILE = "model.safetensors"
 VAE_FILES = ("audiovae.safetensors", "audiovae.pth")
+DIFFUSION = "feat_decoder"
+"""The part of the talker that may run in a stage of its own."""
 _NAMES_SHOWN = 8
 
 
@@ -30,6 +35,7 @@ def load_talker(
     dtype: torch.dtype | None = None,
     length: int | None = None,
     fused: bool = True,
+    with_diffusion: bool = True,
 ) -> VoxCPM2Talker:
     """The talker of a checkpoint, ready to run.
 
@@ -39,23 +45,58 @@ def load_talker(
         dtype: of the weights; the checkpoint's own ``dtype`` when None.
         length: positions that a stream may have; the checkpoint's ``max_length`` when None.
         fused: join projections that read the same input. Without it ``state_dict()`` has the checkpoint's names.
+        with_diffusion: without it the local DiT stays on the meta device, for another process has it.
 
     Raises:
         FileNotFoundError: a file is missing.
         ValueError: the configuration or a tensor does not fit.
     """
-    config = VoxCPM2Config.from_checkpoint(folder)
-    device = torch.device(device)
-    dtype = dtype or getattr(torch, config.dtype)
-    with torch.device("meta"):
-        model = VoxCPM2Talker(config, length=length)
+    model, tensors = _checked(folder, length)
+    for name, part in model.named_children():
+        if with_diffusion or name != DIFFUSION:
+            _fill(part, name, tensors, torch.device(device), dtype or getattr(torch, model.config.dtype), fused=fused)
+    return model.eval().requires_grad_(False)
+
+
+def load_diffusion(
+    folder: Path, *, device: torch.device | str = "cpu", dtype: torch.dtype | None = None
+) -> FlowMatching:
+    """The local DiT with its solver alone.
+
+    Raises:
+        FileNotFoundError: a file is missing.
+        ValueError: the configuration or a tensor of the talker does not fit.
+    """
+    model, tensors = _checked(folder, None)
+    solver = model.feat_decoder
+    _fill(solver, DIFFUSION, tensors, torch.device(device), dtype or getattr(torch, model.config.dtype), fused=True)
+    return solver.eval().requires_grad_(False)
+
+
+def _checked(folder: Path, length: int | None) -> tuple[VoxCPM2Talker, dict[str, Tensor]]:
+    """The talker on the meta device, and the tensors of its file, which fit it."""
+    with shapes_only():
+        model = VoxCPM2Talker(VoxCPM2Config.from_checkpoint(folder), length=length)
     tensors = _read_safetensors(folder / MODEL_FILE)
     check_tensors({name: tuple(t.shape) for name, t in model.state_dict().items()}, tensors, folder / MODEL_FILE)
-    model.load_state_dict({name: t.to(device, dtype) for name, t in tensors.items()}, assign=True)
-    model.materialise(device)
+    return model, tensors
+
+
+def _fill(
+    part: nn.Module,
+    prefix: str,
+    tensors: Mapping[str, Tensor],
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    fused: bool,
+) -> None:
+    """Gives a part of the talker its weights, and recomputes what a checkpoint does not hold."""
+    names = part.state_dict()
+    part.load_state_dict({name: tensors[f"{prefix}.{name}"].to(device, dtype) for name in names}, assign=True)
+    build_tables(part, device)
     if fused:
-        model.fuse()
-    return model.eval().requires_grad_(False)
+        fuse(part)
 
 
 def load_audio_vae(folder: Path, *, device: torch.device | str = "cpu") -> AudioVAE:

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .streaming_layers import Depthwise, Output, Past, SnakeLayer
+from ..streaming_layers import Depthwise, Output, Past, SnakeLayer
 
 # A block's size in numbers, and at most so many channels wide.
 BLOCK_SIZE = 512

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..streaming_layers import Depthwise, Output, Past, SnakeLayer
 from . import triton_language
-from .streaming_layers import Depthwise, Output, Past, SnakeLayer
 
 _HAS_TRITON_LANGUAGE = triton_language.IS_INSTALLED
 # The Triton language's interpreter computes on a CPU: slow, but enough to test the kernels.

@@ -131,6 +131,11 @@ class VoxCPM2Config(_Section):
     scalar_quantization_scale: int = Field(default=9, gt=0)
     max_length: int = Field(default=8192, gt=1)
     dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
+    # Not upstream's: what a checkpoint of this project says of itself.
+    follows_reference: bool = True
+    """Whether it was trained to speak in the voice of a recording."""
+    segment_chars: int = Field(default=300, ge=8)
+    """Text that it speaks well in one go; what is longer is cut at sentences."""
 
     @model_validator(mode="after")
     def _parts_fit(self) -> VoxCPM2Config:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from ..streaming_layers import Add, Affine, Depthwise, Output, Past, SnakeLayer
 from . import codec_ops
 from .audio_vae import CausalConv, CausalUpsample, DecoderBlock, RateCondition, ResidualUnit, Snake
-from .streaming_layers import Add, Affine, Depthwise, Output, Past, SnakeLayer
 from .streaming_plan import Plan, bias_of, snake_layer, upsampling_weight
 
 

@@ -35,6 +35,20 @@ def sinusoidal(t: Tensor, size: int) -> Tensor:
     return torch.cat((angles.sin(), angles.cos()), dim=-1)
 
 
+def guided_rounds(steps: int, cutoff_ratio: float) -> int:
+    """How many of the solver's evaluated rounds are guided: those up to this share of its points, and at least one.
+
+    Guidance shapes the first rounds most; what follows costs half without its second branch (nanovllm-voxcpm's
+    ``cfg_cutoff_ratio``, seed 000).
+    """
+    skipped = _skipped(steps)
+    return min(steps - skipped, max(1, int((steps + 1) * cutoff_ratio) - skipped))
+
+
+def _skipped(steps: int) -> int:
+    return max(1, int((steps + 1) * ZERO_INIT_SHARE))
+
+
 def schedule(steps: int) -> tuple[list[float], list[float]]:
     """Times and step widths of the solver that are evaluated.
 
@@ -43,7 +57,7 @@ def schedule(steps: int) -> tuple[list[float], list[float]]:
     """
     t = torch.linspace(1, 0, steps + 1, dtype=torch.float32, device="cpu")
     points = t + (torch.cos(torch.pi / 2 * t) - 1 + t)
-    skipped = max(1, int(len(points) * ZERO_INIT_SHARE))
+    skipped = _skipped(steps)
     times, widths = [], []
     now, width = points[0], points[0] - points[1]
     for step in range(1, len(points)):
@@ -54,6 +68,26 @@ def schedule(steps: int) -> tuple[list[float], list[float]]:
         if step < steps:
             width = now - points[step + 1]
     return times, widths
+
+
+def padded_schedules(most: int) -> tuple[Tensor, Tensor]:
+    """Times and widths (most + 1, R) fp32 of every step count up to ``most``, whose rounds are R.
+
+    Smaller counts end with rounds of width 0, which change nothing.
+    """
+    schedules = [schedule(steps) if steps > 1 else ([], []) for steps in range(most + 1)]
+    rounds = len(schedules[most][0])
+    times, widths = (
+        torch.tensor([values + [0.0] * (rounds - len(values)) for values in column], dtype=torch.float32)
+        for column in zip(*schedules, strict=True)
+    )
+    return times, widths
+
+
+def guided_table(most: int, cutoff_ratio: float) -> Tensor:
+    """Whether each round is guided (R, most + 1), for every step count up to ``most``."""
+    guided = torch.tensor([guided_rounds(steps, cutoff_ratio) if steps > 1 else 0 for steps in range(most + 1)])
+    return torch.arange(len(schedule(most)[0]))[:, None] < guided
 
 
 class LocDiT(nn.Module):
@@ -98,17 +132,18 @@ class LocDiT(nn.Module):
         return torch.cat((with_mu, torch.cat((torch.zeros_like(tokens), time, cond, patch), dim=1)))
 
     def place(self, sequence: Tensor, x: Tensor, time: Tensor) -> None:
-        """Writes the time (B, h) and the noisy patch x (B, P, D) into both branches of sequence (2 B, T, h)."""
+        """Writes the time (B, h) and the noisy patch x (B, P, D) into each branch of sequence (2 B or B, T, h)."""
         if (kernels := ops.tail_kernels(x)) is not None:
             kernels.solver_step(x, None, (sequence, time, self.mu_tokens, self.in_proj.weight, self.in_proj.bias))
             return
-        sequence[:, self.mu_tokens] = time.repeat(2, 1)
-        sequence[:, -self.patch_size :] = self.in_proj(x.repeat(2, 1, 1))
+        branches = len(sequence) // len(x)
+        sequence[:, self.mu_tokens] = time.repeat(branches, 1)
+        sequence[:, -self.patch_size :] = self.in_proj(x.repeat(branches, 1, 1))
 
     def advance(
         self, sequence: Tensor, velocity: Tensor, x: Tensor, guidance: Tensor, width: Tensor, time: Tensor | None
     ) -> Tensor:
-        """The next x after velocity (2 B, P, D), for guidance and widths (B,); placed where there is a next time."""
+        """The next x after velocity (2 B or B, P, D), guidance and widths (B,); placed where there is a next time."""
         if (kernels := ops.tail_kernels(x)) is not None:
             place = None if time is None else (sequence, time, self.mu_tokens, self.in_proj.weight, self.in_proj.bias)
             return kernels.solver_step(x, (velocity, guidance, width, GUIDANCE_EPS), place)
@@ -121,10 +156,14 @@ class LocDiT(nn.Module):
 def guided_step(velocity: Tensor, x: Tensor, guidance: Tensor, width: Tensor) -> Tensor:
     """Euler step of x (B, P, D) by velocity (2 B, P, D), conditioned before free, guidance and width (B,) fp32.
 
+    Velocity (B, P, D) is conditioned alone and is taken as it is.
     The free velocity n is scaled to the conditioned one p by ``s = <p, n> / (|n|^2 + 1e-8)`` before guidance
     (CFG-Zero*, arXiv 2503.18886).
     """
-    conditioned, free = velocity.flatten(1).float().chunk(2)
+    if velocity.shape[0] == x.shape[0]:
+        return x - (width[:, None, None] * velocity.float()).to(x.dtype)
+    # Not chunk(): an export would take its count for the batch.
+    conditioned, free = velocity.flatten(1).float().view(2, x.shape[0], -1).unbind()
     scale = (conditioned * free).sum(1, keepdim=True) / (free.square().sum(1, keepdim=True) + GUIDANCE_EPS)
     free = free * scale
     guided = free + guidance[:, None] * (conditioned - free)
@@ -132,33 +171,34 @@ def guided_step(velocity: Tensor, x: Tensor, guidance: Tensor, width: Tensor) ->
 
 
 class FlowMatching(nn.Module):
-    """Euler integration with classifier-free guidance; both branches run as one batch."""
+    """Euler integration with classifier-free guidance; both branches run as one batch.
+
+    Attributes:
+        cutoff_ratio: share of the solver's points up to which rounds are guided; all of them by default.
+    """
+
+    cutoff_ratio = 1.0
 
     def __init__(self, estimator: LocDiT, *, mean_mode: bool) -> None:
         super().__init__()
         self.estimator = estimator
         self.mean_mode = mean_mode
-        self._tables: dict[int, tuple[Tensor, Tensor]] = {}
+        self._tables: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
 
-    def tables(self, most: int) -> tuple[Tensor, Tensor]:
-        """Embedded times (most + 1, R, h) and widths (most + 1, R) of every step count up to ``most``.
+    def tables(self, most: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Embedded times (most + 1, R, h), widths (most + 1, R) and guided (R, most + 1) of every count up to ``most``.
 
         R is the number of rounds of the largest count; smaller ones end with rounds of width 0, which change nothing.
         Computed once for each ``most``: a CUDA graph must find them ready.
         """
         if most not in self._tables:
-            schedules = [schedule(steps) if steps > 1 else ([], []) for steps in range(most + 1)]
-            rounds = len(schedules[most][0])
             device = self.estimator.in_proj.weight.device
-            times, widths = (
-                torch.tensor(
-                    [values + [0.0] * (rounds - len(values)) for values in column], device=device, dtype=torch.float32
-                )
-                for column in zip(*schedules, strict=True)
-            )
+            times, widths = (table.to(device) for table in padded_schedules(most))
             delta = widths if self.mean_mode else torch.zeros_like(widths)
             embedded = self.estimator.embed_time(times.flatten(), delta.flatten())
-            self._tables[most] = embedded.view(most + 1, rounds, -1), widths
+            rounds = times.shape[1]
+            is_guided = guided_table(most, self.cutoff_ratio).to(device)
+            self._tables[most] = embedded.view(most + 1, rounds, -1), widths, is_guided
         return self._tables[most]
 
     def solve(self, noise: Tensor, mu: Tensor, cond: Tensor, cfg_value: Tensor, steps: Tensor, most: int) -> Tensor:
@@ -167,15 +207,19 @@ class FlowMatching(nn.Module):
         ``most`` is at least every row's step count and sets the number of rounds. The branch without conditioning has
         mu = 0.
         """
-        embedded, widths = self.tables(most)
+        embedded, widths, is_guided = self.tables(most)
         times, row_widths = embedded[steps], widths[steps]
         rounds = times.shape[1]
-        guidance = cfg_value.float()
+        # With guidance 1 the free branch has no say.
+        guidance = torch.where(is_guided[:, steps], cfg_value.float(), 1.0)
+        with_both = guided_rounds(most, self.cutoff_ratio)
         sequence = self.estimator.lay_out(mu, ops.linear(cond, self.estimator.cond_proj))
         x = noise
         self.estimator.place(sequence, x, times[:, 0])
         for index in range(rounds):
+            if index == with_both:
+                sequence = sequence[: len(x)]
             velocity = self.estimator.velocity(sequence)
             following = times[:, index + 1] if index + 1 < rounds else None
-            x = self.estimator.advance(sequence, velocity, x, guidance, row_widths[:, index], following)
+            x = self.estimator.advance(sequence, velocity, x, guidance[index], row_widths[:, index], following)
         return x

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..shapes_only import are_shapes_only
 from . import ops
 from .config import StackConfig
 
@@ -37,10 +38,11 @@ class LongRope(nn.Module):
     def __init__(self, config: StackConfig, length: int) -> None:
         super().__init__()
         self.config, self.length = config, length
-        self.build_tables()
+        if not are_shapes_only():
+            self.build_tables()
 
     def build_tables(self, device: torch.device | str | None = None) -> None:
-        """Computes the tables; again after a model that was built on the meta device has got its weights."""
+        """Computes the tables; to be called when a model that was built of shapes only has got its weights."""
         config, scaling = self.config, self.config.rope_scaling
         stretch = config.max_position_embeddings / scaling.original_max_position_embeddings
         magnitude = math.sqrt(1 + math.log(stretch) / math.log(scaling.original_max_position_embeddings))
@@ -58,6 +60,20 @@ class LongRope(nn.Module):
         """cos, sin (..., d) of positions (...); None means 0 to count - 1."""
         rows = slice(count) if positions is None else positions
         return self.cos[rows], self.sin[rows]
+
+
+def build_tables(part: nn.Module, device: torch.device) -> None:
+    """Computes what a checkpoint does not hold, when a model that was built of shapes only has got its weights."""
+    for module in part.modules():
+        if isinstance(module, LongRope):
+            module.build_tables(device)
+
+
+def fuse(part: nn.Module) -> None:
+    """Joins projections that read the same input. The checkpoint's names are gone afterwards."""
+    for module in part.modules():
+        if isinstance(module, MiniCPM):
+            module.fuse()
 
 
 class Attention(nn.Module):

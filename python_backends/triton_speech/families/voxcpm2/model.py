@@ -11,7 +11,7 @@ from .config import VoxCPM2Config
 from .fsq import ScalarQuantization
 from .local_encoder import LocalEncoder
 from .locdit import FlowMatching, LocDiT
-from .minicpm import Attend, LongRope, MiniCPM
+from .minicpm import Attend, MiniCPM, fuse
 
 
 class VoxCPM2Talker(nn.Module):
@@ -44,21 +44,9 @@ class VoxCPM2Talker(nn.Module):
         self.stop_proj = nn.Linear(lm.hidden_size, lm.hidden_size)
         self.stop_head = nn.Linear(lm.hidden_size, 2, bias=False)
 
-    def materialise(self, device: torch.device) -> None:
-        """Recomputes what a checkpoint does not hold, after building on the meta device."""
-        for module in self.modules():
-            if isinstance(module, LongRope):
-                module.build_tables(device)
-
     def fuse(self) -> None:
         """Joins projections that read the same input. The checkpoint's names are gone afterwards."""
-        for stack in (
-            self.base_lm,
-            self.residual_lm,
-            self.feat_encoder.encoder,
-            self.feat_decoder.estimator.decoder,
-        ):
-            stack.fuse()
+        fuse(self)
 
     def encode_patches(self, patches: Tensor) -> Tensor:
         """Latent patches (B, P, D) -> what the LM reads in their place (B, H)."""
@@ -81,6 +69,10 @@ class VoxCPM2Talker(nn.Module):
         fused = ops.linear(torch.cat((state, inputs * audio), dim=-1), self.fusion_concat_proj)
         return state, self.residual_lm(fused, positions, attend)
 
+    def condition(self, state: Tensor, residual: Tensor) -> Tensor:
+        """mu (B, 2h), what the diffusion hears of both language models' states (B, H)."""
+        return torch.cat((ops.linear(state, self.lm_to_dit_proj), ops.linear(residual, self.res_to_dit_proj)), dim=-1)
+
     def next_patch(
         self,
         state: Tensor,
@@ -100,8 +92,7 @@ class VoxCPM2Talker(nn.Module):
             cfg_value: (B,) guidance.
             steps: (B,) int64, diffusion steps of each row, at most ``most_steps``.
         """
-        mu = torch.cat((ops.linear(state, self.lm_to_dit_proj), ops.linear(residual, self.res_to_dit_proj)), dim=-1)
-        return self.feat_decoder.solve(noise, mu, cond, cfg_value, steps, most_steps)
+        return self.feat_decoder.solve(noise, self.condition(state, residual), cond, cfg_value, steps, most_steps)
 
     def stop_logits(self, state: Tensor) -> Tensor:
         """state (B, H) -> (B, 2): go on, stop."""

@@ -1,43 +1,15 @@
-"""Counter-based noise: the value at (seed, frame, lane) never depends on what else runs."""
+"""The families' counter-based noise, by a kernel where there is one."""
 
 from __future__ import annotations
 
-import math
-
-import torch
 from torch import Tensor
 
+from .. import noise
 from .ops import tail_kernels
-
-_MASK = 0xFFFFFFFF
-# Weyl increments and multipliers of 32-bit mixers with full avalanche (triple32, hash-prospector, public domain).
-_LANE, _FRAME = 0x9E3779B1, 0x85EBCA77
-_MIX = ((17, 0xED5AD4BB), (11, 0xAC4C1B51), (15, 0x31848BAB))
-
-
-def _mix(x: Tensor) -> Tensor:
-    for shift, multiplier in _MIX:
-        x = ((x ^ (x >> shift)) * multiplier) & _MASK
-    return x ^ (x >> 14)
 
 
 def gaussian(seed: Tensor, frame: Tensor, lanes: int) -> Tensor:
-    """Standard normal noise by Box and Muller.
-
-    Args:
-        seed: (B,) int64, the 64 bits of the request's seed.
-        frame: (B,) int64, index of the frame in its stream.
-        lanes: values wanted for each frame.
-
-    Returns:
-        (B, lanes) fp32.
-    """
+    """``families.noise.gaussian``: seed (B,) and frame (B,) int64 -> (B, lanes) fp32."""
     if (kernels := tail_kernels(seed)) is not None:
         return kernels.gaussian(seed, frame, lanes)
-    low, high = seed & _MASK, (seed >> 32) & _MASK
-    key = _mix(_mix(low) ^ _mix((high + _LANE) & _MASK) ^ ((frame * _FRAME) & _MASK))
-    lane = torch.arange(2 * lanes, device=seed.device, dtype=torch.int64)
-    bits = _mix(_mix((key[:, None] + lane * _LANE) & _MASK) ^ _mix((low + frame)[:, None] & _MASK))
-    uniform = ((bits >> 8).to(torch.float32) + 0.5) * 2.0**-24
-    radius = torch.sqrt(-2.0 * torch.log(uniform[:, :lanes]))
-    return radius * torch.cos(2.0 * math.pi * uniform[:, lanes:])
+    return noise.gaussian(seed, frame, lanes)

@@ -19,7 +19,8 @@ _HAS_TRITON_LANGUAGE = triton_language.IS_INSTALLED
 
 
 def _kernels(x: Tensor) -> Any:
-    if not (x.is_cuda and _HAS_TRITON_LANGUAGE and triton_language.compiles(x.device)):
+    # The kernels have no gradients: what is being trained takes plain torch.
+    if x.requires_grad or not (x.is_cuda and _HAS_TRITON_LANGUAGE and triton_language.compiles(x.device)):
         return None
     from . import kernels
 

@@ -29,6 +29,10 @@ class ReferenceEncoder:
     def from_checkpoint(cls, folder: Path, *, device: str = "cpu") -> ReferenceEncoder:
         return cls(load_audio_vae(folder, device=device), VoxCPM2Config.from_checkpoint(folder))
 
+    def warm_up(self) -> None:
+        """Encodes a second of silence, so that no caller pays for torch's start."""
+        self.encode(np.zeros(self.sample_rate, dtype=np.float32), "reference")
+
     @torch.inference_mode()
     def encode(self, samples: NDArray[np.float32], role: Role) -> NDArray[np.float32]:
         """samples (N,) mono at ``sample_rate`` -> patches (T, P, D)."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from .audio_vae import AudioVAE, CausalConv, CausalUpsample, DecoderBlock, RateCondition, ResidualUnit, Snake
-from .streaming_layers import (
+from ..streaming_layers import (
     Add,
     Affine,
     Append,
@@ -20,6 +19,7 @@ from .streaming_layers import (
     Upsample,
     tanh,
 )
+from .audio_vae import SNAKE_EPS, AudioVAE, CausalConv, CausalUpsample, DecoderBlock, RateCondition, ResidualUnit, Snake
 
 
 class Plan:
@@ -111,7 +111,8 @@ def bias_of(module: nn.Conv1d | nn.ConvTranspose1d) -> Tensor:
 
 
 def snake_layer(module: Snake) -> SnakeLayer:
-    return SnakeLayer(module.alpha.detach().flatten())
+    alpha = module.alpha.detach().flatten()
+    return SnakeLayer(alpha, 1.0 / (alpha + SNAKE_EPS))
 
 
 def upsampling_weight(module: CausalUpsample) -> Tensor:

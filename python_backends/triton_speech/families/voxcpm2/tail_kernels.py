@@ -43,6 +43,7 @@ def _solver_step(
     BLOCK_P: tl.constexpr,
     BLOCK_D: tl.constexpr,
     COLUMNS: tl.constexpr,
+    BRANCHES: tl.constexpr,
     STEP: tl.constexpr,
     PLACE: tl.constexpr,
     EARLY: tl.constexpr,
@@ -55,10 +56,12 @@ def _solver_step(
     now = tl.load(x + row * P * D + at, mask=inside, other=0.0)
     if STEP:
         conditioned = tl.load(velocity + row * velocity_stride + at, mask=inside, other=0.0).to(tl.float32)
-        free = tl.load(velocity + (row + batch) * velocity_stride + at, mask=inside, other=0.0).to(tl.float32)
-        along = tl.sum(tl.sum(conditioned * free, axis=1), axis=0)
-        free *= along / (tl.sum(tl.sum(free * free, axis=1), axis=0) + eps)
-        guided = free + tl.load(guidance + row) * (conditioned - free)
+        guided = conditioned
+        if BRANCHES == 2:
+            free = tl.load(velocity + (row + batch) * velocity_stride + at, mask=inside, other=0.0).to(tl.float32)
+            along = tl.sum(tl.sum(conditioned * free, axis=1), axis=0)
+            free *= along / (tl.sum(tl.sum(free * free, axis=1), axis=0) + eps)
+            guided = free + tl.load(guidance + row) * (conditioned - free)
         change = (tl.load(width + row * width_stride) * guided).to(now.dtype)
         now = (now.to(tl.float32) - change.to(tl.float32)).to(now.dtype)
         if tile == 0:
@@ -70,7 +73,7 @@ def _solver_step(
         shift = tl.load(bias + column, mask=real, other=0.0).to(tl.float32)
         tokens = (tl.dot(now, w, input_precision="ieee") + shift[None, :]).to(now.dtype)
         moment = tl.load(time + row * time_stride + column, mask=real, other=0.0)
-        for branch in tl.static_range(2):
+        for branch in tl.static_range(BRANCHES):
             start = sequence + (row + branch * batch) * LENGTH * SIZE
             tl.store(start + TIME_AT * SIZE + column, moment, mask=real)
             to = (LENGTH - P + p[:, None]) * SIZE + column[None, :]
@@ -86,8 +89,9 @@ def solver_step(
 
     Args:
         x: (B, P, D).
-        step: velocity (2 B, P, D), guidance and widths (B,) fp32, epsilon.
-        place: sequence (2 B, T, h), time (B, h), the position of the time, weight (h, D) and bias (h,) of the tokens.
+        step: velocity (2 B or B, P, D), guidance and widths (B,) fp32, epsilon.
+        place: sequence of as many rows (2 B or B, T, h), time (B, h), the position of the time, weight (h, D) and
+            bias (h,) of the tokens.
 
     Returns:
         The next x, or x itself without a step.
@@ -123,6 +127,7 @@ def solver_step(
         BLOCK_P=max(16, triton.next_power_of_2(length)),
         BLOCK_D=max(16, triton.next_power_of_2(dim)),
         COLUMNS=PLACED_COLUMNS,
+        BRANCHES=len(velocity if step else sequence) // batch,
         STEP=step is not None,
         PLACE=place is not None,
         **launch_options(x.device),

@@ -7,12 +7,15 @@ where that position will read it. Slot 0 is scratch: padded rows of a batch work
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from ..host_copies import HostCopies
+from ..protocol import SCRATCH_SLOT, Diffuse
 from .frontend import CFG_VALUE, INFERENCE_STEPS
 from .minicpm import Attend
 from .model import VoxCPM2Talker
@@ -40,21 +43,32 @@ class Sampling:
 
 
 class SlotTalker:
-    """State buffers for ``slots`` streams of up to ``model.length`` positions, and the steps over them."""
+    """State buffers for ``slots`` streams of up to ``model.length`` positions, and the steps over them.
+
+    Args:
+        model: without its diffusion, where ``diffuse`` is given.
+        slots: streams, and scratch.
+        diffuse: makes the patches of a step; by default the model does.
+    """
 
     min_frames = 4
     """A stop is not obeyed before this many patches (upstream's ``min_len`` of 2)."""
+    ends_with_frame = True
+    marks_frames = False
+    can_be_captured = False
 
-    def __init__(self, model: VoxCPM2Talker, slots: int) -> None:
+    def __init__(self, model: VoxCPM2Talker, slots: int, diffuse: Diffuse | None = None) -> None:
         config, length = model.config, model.length
+        self._diffuse = diffuse
         weight = model.enc_to_lm_proj.weight
         self.model = model
         self.length = length
         self.vocabulary = config.lm_config.vocab_size
         self.patch_shape = (config.patch_size, config.feat_dim)
+        self.voice_shape = self.patch_shape
         self.kv_shape = config.talker_facts.kv_shape
         self.device, self.dtype = weight.device, weight.dtype
-        self._reader = torch.cuda.Stream(weight.device) if weight.is_cuda else None  # type: ignore[no-untyped-call]
+        self._copies = HostCopies(weight.device)
 
         def buffer(*shape: int, dtype: torch.dtype | None = None) -> Tensor:
             return torch.zeros(slots, *shape, dtype=dtype or weight.dtype, device=weight.device)
@@ -79,25 +93,25 @@ class SlotTalker:
             torch.stack((torch.full_like(one.tokens, slot), torch.arange(len(one.tokens)), one.tokens, one.is_audio))
             for (slot, _, _), one in zip(prompts, laid, strict=True)
         ]
-        slots, positions, tokens, is_audio = self._upload(torch.cat(rows, dim=1))
+        slots, positions, tokens, is_audio = self._copies.upload(torch.cat(rows, dim=1))
         self.inputs[slots, positions] = self.model.base_lm.embed(tokens)
         self.patches[slots, positions] = torch.zeros(1, dtype=self.dtype, device=self.device)
         self.is_audio[slots, positions] = is_audio.bool()
         for (slot, _, _), one in zip(prompts, laid, strict=True):
             if len(where := one.is_audio.nonzero().squeeze(1)):
                 # One prompt at a time, so that the shape of the products does not depend on who else arrives.
-                audio = self._upload(one.patches[where]).to(self.dtype)
-                at = self._upload(torch.stack((torch.full_like(where, slot), where)))
+                audio = self._copies.upload(one.patches[where]).to(self.dtype)
+                at = self._copies.upload(torch.stack((torch.full_like(where, slot), where)))
                 self.write_patches(at[0], at[1], audio)
         settings = [
             (slot, prompt.length, (sampling.seed + 2**63) % 2**64 - 2**63, sampling.inference_steps)
             for slot, prompt, sampling in prompts
         ]
-        slots, lengths, seeds, steps = self._upload(torch.tensor(settings, dtype=torch.int64).T.contiguous())
+        slots, lengths, seeds, steps = self._copies.upload(torch.tensor(settings, dtype=torch.int64).T.contiguous())
         self.prompt_length[slots] = lengths
         self.seed[slots] = seeds
         self.steps[slots] = steps
-        self.cfg_value[slots] = self._upload(torch.tensor([sampling.cfg_value for _, _, sampling in prompts]))
+        self.cfg_value[slots] = self._copies.upload(torch.tensor([sampling.cfg_value for _, _, sampling in prompts]))
 
     @torch.inference_mode()
     def hidden(self, slots: Tensor, positions: Tensor, attend: Attend) -> tuple[Tensor, Tensor]:
@@ -115,24 +129,55 @@ class SlotTalker:
             state, residual: (B, H) of these rows.
             batch_key: at least every stream's ``Sampling.batch_key``.
 
+        Raises:
+            SpeechError: the diffusion runs elsewhere and failed.
+
         Returns:
             Patches (B, P, D), and whether the stream ends with this patch (B,) bool.
         """
         frame = positions + 1 - self.prompt_length[slots]
         count = self.patch_shape[0] * self.patch_shape[1]
-        noise = gaussian(self.seed[slots], frame, count).view(-1, *self.patch_shape).to(self.dtype)
-        patches = self.model.next_patch(
-            state,
-            residual,
-            self.patches[slots, positions],
-            noise,
-            self.cfg_value[slots],
-            self.steps[slots],
-            most_steps=batch_key,
-        )
+        if self._diffuse is not None:
+            patches = self._ask(self._diffuse, slots, positions, self.model.condition(state, residual), frame)
+        else:
+            noise = gaussian(self.seed[slots], frame, count).view(-1, *self.patch_shape).to(self.dtype)
+            patches = self.model.next_patch(
+                state,
+                residual,
+                self.patches[slots, positions],
+                noise,
+                self.cfg_value[slots],
+                self.steps[slots],
+                most_steps=batch_key,
+            )
         self.write_patches(slots, positions + 1, patches)
         go_on, stop = self.model.stop_logits(state).unbind(-1)
         return patches, (stop > go_on) & (frame >= self.min_frames - 1)
+
+    def _ask(self, diffuse: Diffuse, slots: Tensor, positions: Tensor, mu: Tensor, frame: Tensor) -> Tensor:
+        """Patches (B, P, D) from elsewhere. Rows that only pad the batch get zeros; those that are no numbers, NaN."""
+        cond = self.patches[slots, positions].flatten(1)
+        # Two copies to the host, whatever there is.
+        floats = torch.cat((mu.float(), cond.float(), self.cfg_value[slots, None]), dim=1).cpu()
+        numbers = torch.stack((slots, self.seed[slots], frame, self.steps[slots]), dim=1).cpu()
+        is_stream = numbers[:, 0] != SCRATCH_SLOT
+        is_finite = floats.isfinite().all(1)
+        patches = torch.zeros(len(slots), *self.patch_shape).masked_fill(~is_finite[:, None, None], math.nan)
+        rows = (is_stream & is_finite).nonzero().squeeze(1)
+        if len(rows):
+            mu, cond, cfg_value = torch.split(floats[rows], [mu.shape[1], cond.shape[1], 1], dim=1)
+            _, seed, frame, steps = numbers[rows].chunk(4, dim=1)
+            patches[rows] = diffuse(
+                {
+                    "MU": mu,
+                    "COND": cond.view(-1, *self.patch_shape),
+                    "SEED": seed,
+                    "POSITION": frame,
+                    CFG_VALUE.name: cfg_value,
+                    INFERENCE_STEPS.name: steps,
+                }
+            )
+        return self._copies.upload(patches).to(self.dtype)
 
     @torch.inference_mode()
     def write_patches(self, slots: Tensor, positions: Tensor, patches: Tensor) -> None:
@@ -143,20 +188,5 @@ class SlotTalker:
 
     @torch.inference_mode()
     def read_patches(self, rows: list[tuple[int, int]]) -> Tensor:
-        """Patches (N, P, D) fp32 on the CPU that rows (slot, position) read: one gather, one copy.
-
-        The steps that made them must be known to have ended. On a GPU they are read beside the step that runs
-        meanwhile, which writes other positions.
-        """
-        both = torch.tensor(rows, dtype=torch.int64)
-        if self._reader is None:
-            return self.patches[both[:, 0], both[:, 1]].float()
-        with torch.cuda.stream(self._reader):
-            both = both.to(self.device)
-            return self.patches[both[:, 0], both[:, 1]].float().cpu()
-
-    def _upload(self, values: Tensor) -> Tensor:
-        """A copy on the device. From pinned memory, for any other copy waits until the device has caught up."""
-        if self._reader is None:
-            return values.to(self.device)
-        return values.pin_memory().to(self.device, non_blocking=True)
+        """Patches (N, P, D) fp32 on the CPU that rows (slot, position) read; see ``HostCopies.read``."""
+        return self._copies.read(self.patches, rows).float()

@@ -1,4 +1,4 @@
-"""The streaming decoder's layers in plain torch; each keeps what it needs of the past in its part of a row.
+"""Layers of streaming decoders in plain torch; each keeps what it needs of the past in its part of a row.
 
 Tensors are (B, T, C): a pointwise convolution is then one matrix product, and so is an upsampling convolution,
 whose two input frames are neighbours in memory and whose output samples come out in order.
@@ -12,8 +12,6 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-
-from .audio_vae import SNAKE_EPS
 
 # From this many input values on, a depthwise convolution is faster than shifted multiply-adds. Only on a CPU:
 # cuDNN may compute it in TF32.
@@ -50,9 +48,10 @@ class Past:
 
 
 class SnakeLayer:
-    def __init__(self, alpha: Tensor) -> None:
-        self.alpha = alpha
-        self.inverse = 1.0 / (alpha + SNAKE_EPS)
+    """x + inverse * sin(alpha * x) ** 2, alpha and inverse (C,) (arXiv 2006.08195)."""
+
+    def __init__(self, alpha: Tensor, inverse: Tensor) -> None:
+        self.alpha, self.inverse = alpha, inverse
 
     def __call__(self, x: Tensor, old: Tensor, rows: Tensor) -> Tensor:
         wave = (x * self.alpha).sin_()

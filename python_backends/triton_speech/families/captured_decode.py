@@ -1,4 +1,4 @@
-"""The decoder's step over state slots as CUDA graphs: its hundred small kernels are launched as one."""
+"""A decoder's step over state slots as CUDA graphs: its hundred small kernels are launched as one."""
 
 from __future__ import annotations
 
