@@ -10,20 +10,27 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint unit parity server client test-vllm test-gpu bench-gpu perf soak clean
+.PHONY: demo test lint unit parity docker server client test-vllm test-gpu bench-gpu perf perf-analyzer wer soak clean
 
 demo: $(READY)
 	@$(BIN)/triton-speech demo -o "$$OUT" -- "$$TEXT"
 
-test: lint unit parity server client
+test: lint unit parity docker server client
 
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-unit parity server client: $(READY)
+unit parity docker server: $(READY)
 	$(BIN)/python -m pytest tests/$@ -q
+
+client: $(READY) $(VENV)/perf_analyzer
+	$(BIN)/python -m pytest tests/$@ -q
+
+# Triton's load generator. Where it cannot be had, its tests skip and say so.
+$(VENV)/perf_analyzer: $(READY)
+	-$(BIN)/python tests/perf/get_perf_analyzer.py $@
 
 # vLLM's CPU build: some of what it pulls in does not fit a CPU build of torch and has to go again.
 test-vllm: $(VENV)-vllm/.ready
@@ -48,8 +55,18 @@ bench-gpu:
 perf: $(READY)
 	$(BIN)/python tests/perf/bench_pipeline.py
 	$(BIN)/python tests/perf/bench_gateway.py
+	$(MAKE) perf-analyzer
 
-# Some minutes; SOAK="--streams 200" for less, --checkpoint for another than the tiny one.
+perf-analyzer: $(READY) $(VENV)/perf_analyzer
+	$(BIN)/python tests/perf/bench_perf_analyzer.py --program $(VENV)/perf_analyzer/perf_analyzer
+
+# What a listener understands of a voice; long, WER="--limit 30 --runs plain:1" for less, "--checkpoint DIR" for
+# another. The speaker encoder comes without what its package asks for, which breaks environments.
+wer: $(READY)
+	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps resemblyzer==0.1.4
+	$(BIN)/python -m tests.perf.wer $(WER)
+
+# Some minutes; SOAK="--streams 200" for less, "--minutes 10 --kills 20" for more, --checkpoint for another than the tiny one.
 soak: $(READY)
 	$(BIN)/python tests/perf/soak.py $(SOAK)
 

@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.exported import exported, quickstart_codec_graphs
 
 from triton_speech.serve.layout import find_models
 from triton_speech.serve.ports import Ports
 from triton_speech.serve.server import ServerSettings, TritonServer
+
+__all__ = ["exported", "quickstart_codec_graphs"]
 
 # A suite that a script starts in its background, or nohup, ignores these, and so would all that it starts.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:

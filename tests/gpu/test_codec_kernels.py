@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from triton_speech.families.streaming_layers import Depthwise, Output, Past, SnakeLayer
 from triton_speech.families.voxcpm2 import codec_ops
-from triton_speech.families.voxcpm2.audio_vae import AudioVAE
+from triton_speech.families.voxcpm2.audio_vae import SNAKE_EPS, AudioVAE
 from triton_speech.families.voxcpm2.config import AudioVAEConfig
 from triton_speech.families.voxcpm2.streaming_decoder import StreamingDecoder
-from triton_speech.families.voxcpm2.streaming_layers import Depthwise, Output, Past, SnakeLayer
 
 INTERPRETABLE = True
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -38,7 +38,8 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
 
 
 def snake(channels: int, seed: int) -> SnakeLayer:
-    return SnakeLayer(0.6 + draw(channels, seed=seed).abs())
+    alpha = 0.6 + draw(channels, seed=seed).abs()
+    return SnakeLayer(alpha, 1.0 / (alpha + SNAKE_EPS))
 
 
 def past(frames: int, channels: int) -> Past:
@@ -110,7 +111,7 @@ def test_a_snake_of_large_numbers_stays_exact():
     x = torch.linspace(-1000, 1000, 4096, device=DEVICE).view(1, 128, 32)
     ones, zeros, state = torch.ones(32, device=DEVICE), torch.zeros(32, device=DEVICE), past(1, 32)
     rows = torch.zeros(1, state.end, device=DEVICE)
-    out = codec_ops.snake_pairs(x, ones, zeros, SnakeLayer(ones), state, rows.clone(), rows)[:, :, 32:]
+    out = codec_ops.snake_pairs(x, ones, zeros, SnakeLayer(ones, ones), state, rows.clone(), rows)[:, :, 32:]
     wide = x.double()
     # Without fused multiply-adds, which the interpreter lacks, some bits of the angle are lost.
     limit = 1e-4 if DEVICE == "cuda" else 1e-3

@@ -146,18 +146,20 @@ def test_a_chain_in_a_graph_gives_what_it_gives_step_by_step():
 @pytest.mark.usefixtures("any_start")
 @dtypes
 @pytest.mark.parametrize("batch", [1, 5, 64])
+@pytest.mark.parametrize("branches", [2, 1])
 @pytest.mark.parametrize(("patch", "dim", "size"), [(4, 64, 1024), (2, 8, 96)])
-def test_solver_step(dtype, batch, patch, dim, size):
+def test_solver_step(dtype, batch, branches, patch, dim, size):
     x = draw(batch, patch, dim, dtype=dtype)
     # Velocities are the end of whole sequences, widths and times one round of all.
-    velocity = draw(2 * batch, 3 + 2 * patch, dim, dtype=dtype)[:, -patch:]
+    rows = branches * batch
+    velocity = draw(rows, 3 + 2 * patch, dim, dtype=dtype)[:, -patch:]
     guidance, width = 2 + draw(batch), draw(batch, 9)[:, 3]
-    sequence, time = draw(2 * batch, 3 + 2 * patch, size, dtype=dtype), draw(batch, 9, size, dtype=dtype)[:, 4]
+    sequence, time = draw(rows, 3 + 2 * patch, size, dtype=dtype), draw(batch, 9, size, dtype=dtype)[:, 4]
     weight, bias = weight_of(size, dim, dtype), draw(size, dtype=dtype)
     expected = locdit.guided_step(velocity, x, guidance, width)
     placed = sequence.clone()
-    placed[:, 2] = time.repeat(2, 1)
-    placed[:, -patch:] = F.linear(expected, weight, bias).repeat(2, 1, 1)
+    placed[:, 2] = time.repeat(branches, 1)
+    placed[:, -patch:] = F.linear(expected, weight, bias).repeat(branches, 1, 1)
     got = tail_kernels.solver_step(x, (velocity, guidance, width, 1e-8), (sequence, time, 2, weight, bias))
     check(got, expected)
     check(sequence, placed)

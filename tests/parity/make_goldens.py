@@ -12,7 +12,7 @@ and with the project's own Python first, for the checkpoint that upstream is to 
     upstream/bin/python tests/parity/make_goldens.py CHECKPOINT tests/parity/data
 
 Written are ``checkpoint/`` (the weights as upstream saves them), ``goldens.safetensors`` and ``goldens.json``. Upstream
-draws its noise from torch's generator; here it hears ``families/voxcpm2/noise.py``, the one file of ours that is read.
+draws its noise from torch's generator; here it hears ``families/noise.py``, the one file of ours that is read.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-NOISE_FILE = Path(__file__).parents[2] / "python_backends/triton_speech/families/voxcpm2/noise.py"
+NOISE_FILE = Path(__file__).parents[2] / "python_backends/triton_speech/families/noise.py"
 FRAMES = 30
 STEPS, CFG = 10, 2.0
 MIN_LEN = 2

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
+import shutil
 import signal
+import subprocess
+import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import grpc
@@ -63,16 +70,28 @@ class Caller:
     def close(self) -> None:
         self._channel.close()
 
-    def open(self, model: str, inputs: Inputs, outputs: Sequence[str] = OUTPUTS, request_id: str = "") -> Any:
+    def open(
+        self,
+        model: str,
+        inputs: Inputs,
+        outputs: Sequence[str] = OUTPUTS,
+        request_id: str = "",
+        seconds: float = STREAM_SECONDS,
+    ) -> Any:
         """The running call: iterate over it for the protocol's messages, ``cancel()`` it to leave."""
-        return self.open_many(model, [inputs], outputs, request_id)
+        return self.open_many(model, [inputs], outputs, request_id, seconds)
 
     def open_many(
-        self, model: str, every: Sequence[Inputs], outputs: Sequence[str] = OUTPUTS, request_id: str = ""
+        self,
+        model: str,
+        every: Sequence[Inputs],
+        outputs: Sequence[str] = OUTPUTS,
+        request_id: str = "",
+        seconds: float = STREAM_SECONDS,
     ) -> Any:
         """The same for requests that follow each other without waiting for an answer."""
         requests = [_request(model, inputs, outputs, request_id) for inputs in every]
-        return self._stub.ModelStreamInfer(iter(requests), timeout=STREAM_SECONDS)
+        return self._stub.ModelStreamInfer(iter(requests), timeout=seconds)
 
     def ask(self, model: str, inputs: Inputs, outputs: Sequence[str] = OUTPUTS, request_id: str = "") -> Answer:
         started = time.perf_counter()
@@ -111,16 +130,16 @@ def bytes_array(value: str | bytes) -> Any:
 
 
 @pytest.fixture(scope="session")
-def kill_stage() -> Callable[[TritonServer, str], None]:
-    """Kills the process of a model's only instance."""
+def kill_stage() -> Callable[..., None]:
+    """Kills the process of a model's first instance, or sends it another signal."""
 
-    def kill(server: TritonServer, model: str) -> None:
+    def kill(server: Any, model: str, sent: signal.Signals = signal.SIGKILL) -> None:
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             with contextlib.suppress(OSError):
                 words = path.read_bytes().split(b"\0")
                 parent = int((path.parent / "stat").read_text().rpartition(")")[2].split()[1])
                 if parent == server.pid and any(f"{model}_0_0".encode() in word for word in words):
-                    os.kill(int(path.parent.name), signal.SIGKILL)
+                    os.kill(int(path.parent.name), sent)
                     return
         raise LookupError(model)
 
@@ -157,20 +176,39 @@ def caller(speech_server: Any, calling: Callable[[str], AbstractContextManager[C
 
 @pytest.fixture(scope="session")
 def serving(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., AbstractContextManager[TritonServer]]:
-    """Starts a server whose stages have other parameters than the project's files give them, or other voices.
+    """Starts a server whose stages have other parameters than the project's files give them, other voices or instances.
 
-    It serves the checkpoint in ``folder``, or else a tiny one.
+    It serves the checkpoint in ``folder``, or else a tiny one. ``programs``: ``model.py`` of models with parameters.
+    ``edit`` changes the folder of models before the server starts.
     """
     from triton_speech.families.voxcpm2.tiny import write_tiny_checkpoint
 
     @contextmanager
     def serve(
-        parameters: Parameters, folder: Path | None = None, voices: Path | None = None, **checkpoint: Any
+        parameters: Parameters,
+        folder: Path | None = None,
+        voices: Path | None = None,
+        instances: Mapping[str, int] | None = None,
+        trace_otlp: str | None = None,
+        programs: Mapping[str, str] = MappingProxyType({}),
+        pipelines: tuple[str, ...] = (),
+        edit: Callable[[Path], None] = lambda models: None,
+        **checkpoint: Any,
     ) -> Iterator[TritonServer]:
         models = tmp_path_factory.mktemp("models")
-        change_models(find_models(ROOT), models, parameters)
+        change_models(find_models(ROOT), models, parameters, instances or {})
+        change_programs(models, programs)
+        edit(models)
         folder = folder or write_tiny_checkpoint(models / "checkpoints" / "voxcpm2_tiny", **checkpoint)
-        settings = ServerSettings(models, folder, voices, ports=Ports(0, 0, 0), drain_seconds=2)
+        settings = ServerSettings(
+            models,
+            folder,
+            voices,
+            pipelines=pipelines,
+            ports=Ports(0, 0, 0),
+            drain_seconds=2,
+            trace_otlp=trace_otlp,
+        )
         with TritonServer(settings) as server:
             server.wait_ready(READY_SECONDS)
             yield server
@@ -178,8 +216,110 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., AbstractC
     return serve
 
 
-def change_models(source: Path, target: Path, parameters: Parameters) -> None:
-    """Links every model of ``source`` into ``target``; those with parameters get a configuration of their own."""
+class Launched:
+    """``triton-speech serve`` as a user runs it."""
+
+    def __init__(self, models: Path, *options: str, command: Sequence[str | Path] = ("triton-speech", "serve")) -> None:
+        ports = [f"--{service}-port=0" for service in ("http", "grpc", "metrics", "health")]
+        words = [*command, "--models", models, *ports, *options]
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        words[0] = shutil.which(words[0], path=path) or words[0]
+        self.process = subprocess.Popen(
+            words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PATH": path}
+        )
+        self.urls: dict[str, str] = {}
+
+    def wait_ready(self) -> None:
+        """Until it says so; then ``urls`` has them by service."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith("ready in "):
+                return
+            service, url = line.split()
+            self.urls[service] = url
+        raise AssertionError(f"the launcher ended: {self.process.communicate()[1]}")
+
+    @property
+    def pid(self) -> int:
+        """The process id of tritonserver; 0 while there is none."""
+        launcher = self.process.pid
+        children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text(encoding="utf-8").split()
+        return int(children[0]) if children else 0
+
+    def metric(self, name: str, service: str = "metrics", **labels: str) -> float:
+        """The sum of what ``/metrics`` of a port says about a name, of series with these labels."""
+        address = self.urls[service].replace("/ready", "/metrics")
+        with urllib.request.urlopen(address, timeout=10) as answer:
+            text = answer.read().decode()
+        return sum(
+            float(line.rpartition(" ")[2])
+            for line in text.splitlines()
+            if line.partition(" ")[0].partition("{")[0] == name
+            and all(f'{label}="{value}"' in line for label, value in labels.items())
+        )
+
+    def report(self) -> dict[str, Any]:
+        """What the health port says, whatever its status."""
+        try:
+            with urllib.request.urlopen(self.urls["health"], timeout=10) as answer:
+                return {"status": answer.status, **json.load(answer)}
+        except urllib.error.HTTPError as error:
+            return {"status": error.code, **json.load(error)}
+
+    def wait_report(self, condition: Callable[[dict[str, Any]], bool], seconds: float = 60.0) -> dict[str, Any]:
+        """The first report that is so."""
+        deadline = time.monotonic() + seconds
+        while not condition(report := self.report()):
+            assert time.monotonic() < deadline, report
+            time.sleep(0.05)
+        return report
+
+    def end(self) -> tuple[int, str]:
+        """Waits for its end: exit code and what it said on stderr."""
+        _, said = self.process.communicate(timeout=90)
+        return self.process.returncode, said
+
+
+@pytest.fixture(scope="session")
+def launching(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., AbstractContextManager[Launched]]:
+    """Starts a launcher over the project's own models, of which some have other parameters, with a tiny checkpoint."""
+    from triton_speech.families.voxcpm2.tiny import write_tiny_checkpoint
+
+    @contextmanager
+    def launch(
+        *options: str,
+        models: Path | None = None,
+        parameters: Parameters = MappingProxyType({}),
+        programs: Mapping[str, str] = MappingProxyType({}),
+        ready: bool = True,
+        command: Sequence[str | Path] = ("triton-speech", "serve"),
+    ) -> Iterator[Launched]:
+        if models is None:
+            models = tmp_path_factory.mktemp("models")
+            change_models(find_models(ROOT), models, parameters)
+            change_programs(models, programs)
+            write_tiny_checkpoint(models / "checkpoints" / "voxcpm2_tiny")
+        launched = Launched(models, *options, command=command)
+        try:
+            if ready:
+                launched.wait_ready()
+            yield launched
+        finally:
+            if launched.process.poll() is None:
+                launched.process.terminate()
+                # For the report of a test that has failed.
+                sys.stderr.write(launched.process.communicate(timeout=60)[1])
+
+    return launch
+
+
+def change_models(
+    source: Path, target: Path, parameters: Parameters, instances: Mapping[str, int] = MappingProxyType({})
+) -> None:
+    """Links every model of ``source`` into ``target``; those with parameters get a configuration of their own.
+
+    ``instances``: how many of a model, for models with parameters.
+    """
     for repository in REPOSITORIES:
         (target / repository).mkdir()
         for model in (source / repository).iterdir():
@@ -190,7 +330,17 @@ def change_models(source: Path, target: Path, parameters: Parameters) -> None:
             link.mkdir()
             (link / "1").symlink_to(model / "1")
             config = (model / "config.pbtxt").read_text(encoding="utf-8")
+            config = re.sub(r"count: \d+", f"count: {instances.get(model.name, 1)}", config)
             (link / "config.pbtxt").write_text(with_parameters(config, parameters[model.name]), encoding="utf-8")
+
+
+def change_programs(models: Path, programs: Mapping[str, str]) -> None:
+    """Gives models that have parameters of their own another ``model.py``."""
+    for model, program in programs.items():
+        (version,) = models.glob(f"*/{model}/1")
+        version.unlink()
+        version.mkdir()
+        (version / "model.py").write_text(program, encoding="utf-8")
 
 
 def with_parameters(config: str, parameters: Mapping[str, object]) -> str:

@@ -15,6 +15,9 @@ import numpy as np
 import pytest
 from tritonclient.grpc import InferResult
 
+# The first test that needs a graph waits for its export: a minute, on a busy machine several.
+pytestmark = pytest.mark.timeout(900)
+
 CODEC = "voxcpm2_codec"
 QUICKSTART = Path(__file__).resolve().parents[2] / "checkpoints" / "quickstart"
 PATCH_SHAPE = (2, 32)
@@ -29,6 +32,8 @@ WAYS: dict[str, tuple[dict[str, object], float]] = {
         {"deterministic": "false", "min_batch": 8, "max_wait_ms": 5, "batches_in_flight": 2},
         1e-6,
     ),
+    "onnxruntime, deterministic": ({"deterministic": "true", "runtime": "onnxruntime"}, 0.0),
+    "onnxruntime, batched": ({"deterministic": "false", "max_batch": 32, "runtime": "onnxruntime"}, 1e-6),
 }
 """Parameters of the codec, and how far a stream's samples may be from those it has alone."""
 
@@ -49,6 +54,8 @@ def codec(
     if not (QUICKSTART / "config.json").is_file():
         pytest.skip("checkpoints/quickstart is not there")
     parameters, tolerance = WAYS[request.param]
+    if "runtime" in parameters:
+        parameters = {**parameters, "onnx_graphs": request.getfixturevalue("quickstart_codec_graphs")}
     with (
         serving({CODEC: {**parameters, "max_streams": PLACES}}, QUICKSTART) as server,
         calling(server.grpc_url) as caller,

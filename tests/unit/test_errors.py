@@ -32,8 +32,10 @@ def test_an_error_survives_as_its_text(error: SpeechError, wrapped: str) -> None
     ("text", "code"),
     [
         ("Exceeds maximum queue size", "UNAVAILABLE"),
-        ("the talker is full: no place came free within 30 s; try again in a moment", "UNAVAILABLE"),
+        ("the talker is full: no place came free within 30 s; try again in 1 s", "UNAVAILABLE"),
         ("Stub process 'voxcpm2_talker_0_0' is not healthy.", "UNAVAILABLE"),
+        ("Failed for execute the inference request. Model 'voxcpm2_codec' is not ready.", "UNAVAILABLE"),
+        ("Request for unknown model: 'voxcpm2_talker' has no available versions", "UNAVAILABLE"),
         ("the codec stage has died; what it had begun is lost, try again in a moment", "UNAVAILABLE"),
         ("VOICE: 'a is not known' is not a voice's name", "INVALID_ARG"),
         ("Text: is empty", "INTERNAL"),
@@ -48,7 +50,7 @@ def test_texts_of_others_get_a_code_too(text: str, code: str) -> None:
 def test_texts_name_what_was_given_and_what_is_allowed() -> None:
     assert str(invalid("TEXT", "is empty")) == "TEXT: is empty"
     assert str(unknown("VOICE", "nobody", "ann, bob")) == "VOICE: 'nobody' is not known; known are ann, bob"
-    assert str(full("the server", 64)) == "the server is full (64); try again in a moment"
+    assert str(full("the server", 64)) == "the server is full (64); try again in 1 s"
 
 
 def test_what_a_caller_wrote_is_repeated_in_part_only() -> None:

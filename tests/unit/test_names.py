@@ -12,12 +12,14 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
+from triton_speech.families.registry import family_names
 from triton_speech.families.voxcpm2 import SAMPLING_INPUTS
+from triton_speech.families.voxcpm2.portable import NAMES
 from triton_speech.stage import __file__ as stage_file
 
 ROOT = Path(__file__).resolve().parents[2]
 REPOSITORIES = ("model_repository", "ensembles")
-PIPELINES = ("voxcpm2", "voxcpm2_pipeline")
+PIPELINES = ("voxcpm2", "voxcpm2_pipeline", "voxcpm2_split")
 CONFIGS = {path.parent.name: path for name in REPOSITORIES for path in sorted((ROOT / name).glob("*/config.pbtxt"))}
 PROFILES = [path for name in REPOSITORIES for path in sorted((ROOT / name).glob("*/configs/*.pbtxt"))]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
@@ -35,6 +37,7 @@ CONTRACT_INPUTS = {
     "INFERENCE_STEPS": ("TYPE_INT32", [1]),
     "MAX_SECONDS": ("TYPE_FP32", [1]),
     "CHUNK_SCHEDULE": ("TYPE_INT32", [-1]),
+    "PRIORITY": ("TYPE_INT32", [1]),
 }
 CONTRACT_OUTPUTS = {
     "AUDIO": ("TYPE_FP32", [-1]),
@@ -80,14 +83,13 @@ def test_no_tensor_is_declared_twice(model: str) -> None:
     config = read(CONFIGS[model])
     for declared in (config.input, config.output):
         assert len(tensors(declared)) == len(declared) > 0
-    for step in config.ensemble_scheduling.step:
-        text = CONFIGS[model].read_text(encoding="utf-8")
-        block = text[text.index(f'"{step.model_name}"') :].partition("model_name")[0]
+    blocks = CONFIGS[model].read_text(encoding="utf-8").split("model_name")[1:]
+    for step, block in zip(config.ensemble_scheduling.step, blocks, strict=True):
         assert block.count("input_map") == len(step.input_map), step.model_name
 
 
 def test_there_is_an_ensemble_to_check() -> None:
-    assert len(steps()) == 4
+    assert len(steps()) == 5 * len(family_names())
 
 
 @pytest.mark.parametrize("step", steps(), ids=lambda step: step.model_name)
@@ -120,13 +122,14 @@ def test_an_ensembles_steps_begin_one_after_another(name: str) -> None:
 
 
 def test_the_front_door_calls_stages_and_tensors_that_exist() -> None:
-    source = (Path(stage_file).parent / "front_door.py").read_text(encoding="utf-8")
-    stages = set(re.findall(r'self\._(?:call|submit)\(\s*"(\w+)"', source))
+    folder = Path(stage_file).parent
+    source = "".join((folder / f"{name}.py").read_text(encoding="utf-8") for name in ("speech_stream", "stage_calls"))
+    stages = set(re.findall(r'\b(?:call|call_alive|submit)\(\s*"(\w+)"', source))
     assert stages == {"frontend", "reference", "talker", "codec"}
     models = {f"voxcpm2_{stage}" for stage in stages}
     assert models <= set(CONFIGS)
     known = {name for model in models for one in (read(CONFIGS[model]),) for name in tensors([*one.input, *one.output])}
-    assert set(re.findall(r'"([A-Z][A-Z0-9_]+)"', source)) - {"INTERNAL", "UNAVAILABLE", "END"} <= known
+    assert set(re.findall(r'"([A-Z][A-Z0-9_]+)"', source)) - {"CANCELLED", "INTERNAL", "UNAVAILABLE", "END"} <= known
 
 
 @pytest.mark.parametrize("path", PROFILES, ids=lambda path: f"{path.parents[1].name}-{path.stem}")
@@ -141,7 +144,16 @@ def test_a_profile_is_the_whole_configuration(path: Path) -> None:
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_documents_name_models_that_exist(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    used = set(re.findall(r"\bvoxcpm2(?:_[a-z]+)*\b(?![./])", text))
+    used = set(re.findall(rf"\b(?:{'|'.join(family_names())})(?:_[a-z]+)*\b(?![./])", text))
     used |= set(re.findall(r"/v2/models/([\w-]+)", text))
-    # The architecture's own name in checkpoints, and packages, look like models.
-    assert used - {"voxcpm2_tiny"} <= set(CONFIGS)
+    # The architecture's own name in checkpoints, and packages, look like models; what is exported is served elsewhere.
+    assert used - {"voxcpm2_tiny", *NAMES} <= set(CONFIGS)
+
+
+def test_the_split_pipeline_is_the_front_door_over_a_talker_of_the_same_tensors() -> None:
+    for ours, usual in (("voxcpm2_split", "voxcpm2"), ("voxcpm2_split_talker", "voxcpm2_talker")):
+        one, other = read(CONFIGS[ours]), read(CONFIGS[usual])
+        for part in ("input", "output", "backend", "max_batch_size", "model_transaction_policy"):
+            assert getattr(one, part) == getattr(other, part), (ours, part)
+    stages = read(CONFIGS["voxcpm2_split"]).parameters["stages"].string_value.split(",")
+    assert set(stages) <= set(CONFIGS)

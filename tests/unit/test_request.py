@@ -47,16 +47,21 @@ def test_every_field_is_read() -> None:
         SEED=np.array([2**64 - 1], np.uint64),
         MAX_SECONDS=f32(1.5),
         CHUNK_SCHEDULE=i32(1, 2),
+        PRIORITY=i32(1),
         CFG_VALUE=f32(3),
         INFERENCE_STEPS=i32(4),
     )
     assert request == SpeechRequest(
         text="Hi.",
         voice="Ann_2-b",
+        voices=("Ann_2-b",),
+        references=1,
         language="de",
         instruction="Slowly.",
         seed=2**64 - 1,
         max_seconds=1.5,
+        is_limited=True,
+        priority=1,
         chunk_schedule=ChunkSchedule((1, 2)),
         sampling={"CFG_VALUE": 3.0, "INFERENCE_STEPS": 4},
     )
@@ -115,3 +120,19 @@ def test_what_is_wrong_is_said_with_field_and_limit(says: str, inputs: dict[str,
 def test_a_missing_text_is_said() -> None:
     with pytest.raises(SpeechError, match=r"^TEXT: is missing$"):
         parse_request({}, LIMITS, SAMPLING)
+
+
+def test_several_voices_are_read_in_their_order_where_the_family_has_several() -> None:
+    limits = RequestLimits(max_voices=4)
+    fields = {"TEXT": text("Hi."), "VOICE": text("b", "a"), "REFERENCE_AUDIO": text("1", "2", "3")}
+    request = parse_request(fields, limits, SAMPLING)
+    assert (request.voice, request.voices, request.references) == ("b", ("b", "a"), 3)
+    for name in ("VOICE", "REFERENCE_AUDIO"):
+        for count in (0, 5):
+            told = f"{name}: has {count} elements, 1 to 4 are allowed"
+            with pytest.raises(SpeechError, match=told):
+                parse_request({"TEXT": text("Hi."), name: text(*["a"] * count)}, limits, SAMPLING)
+        with pytest.raises(SpeechError, match=f"{name}: has 2 elements, must have 1"):
+            read(**{name: text("a", "b")})
+    with pytest.raises(SpeechError, match="VOICE: is empty"):
+        parse_request({"TEXT": text("Hi."), "VOICE": text("a", "")}, limits, SAMPLING)

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from triton_speech_client.segments import Segmenter, segments
+from triton_speech.segments import Segmenter, segments
 
 WHOLE = "|"
 EXAMPLES = {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import queue
+import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ from triton_speech.errors import SpeechError
 from triton_speech.families.voxcpm2.checkpoint import load_talker
 from triton_speech.families.voxcpm2.talker import SlotTalker
 from triton_speech.families.voxcpm2.tiny import write_tiny_checkpoint
+from triton_speech.request import CONTINUES
 
 from .conftest import patches, request, run
 
@@ -78,6 +81,38 @@ def test_cancel_ends_a_waiting_stream(make_engine):
     ended = [(frame.stream, frame.finish) for frame in engine.step() if frame.finish]
     assert ended == [("b", "cancelled")]
     assert set(run(engine, {0: []})) == {"a"}
+
+
+def test_a_stream_past_its_deadline_is_ended_and_its_slot_is_free(make_engine):
+    engine = make_engine(max_num_seqs=1)
+    engine.add(replace(request("late", frames=100), deadline=time.monotonic() + 3600, seconds=3600))
+    engine.step()
+    late = engine._running["late"]
+    late.request = replace(late.request, deadline=time.monotonic())
+    engine.add(request("next", frames=2))
+    ended, *others = engine.step()
+    assert (ended.stream, ended.error.code) == ("late", "UNAVAILABLE")
+    assert "the deadline of 3600 s has passed" in ended.error.text
+    assert [frame.stream for frame in others] == ["next"]
+
+
+def test_a_waiting_stream_past_its_deadline_leaves_the_queue(make_engine):
+    engine = make_engine(max_num_seqs=1)
+    engine.add(request("a", frames=20))
+    engine.step()
+    engine.add(replace(request("late"), deadline=time.monotonic(), seconds=2.0))
+    assert [frame.stream for frame in engine.step() if frame.error] == ["late"]
+    assert set(run(engine, {0: []})) == {"a"}
+
+
+def test_the_queue_is_never_full_for_a_speech_that_has_begun(make_engine):
+    engine = make_engine(max_num_seqs=1, max_waiting=1)
+    for index in range(2):
+        engine.add(request(f"s{index}", frames=2))
+    with pytest.raises(SpeechError, match="is full"):
+        engine.add(replace(request("high"), priority=1))
+    engine.add(replace(request("goes on", frames=2), priority=CONTINUES))
+    assert list(run(engine, {0: []})) == ["goes on", "s0", "s1"]
 
 
 def test_cancel_of_an_unknown_stream_does_not_hit_a_later_one(make_engine):
@@ -182,3 +217,19 @@ def test_the_engine_thread_serves_requests_that_arrive_while_it_runs(make_engine
         assert last.finish == "cancelled"
     finally:
         thread.close()
+
+
+def test_what_is_called_between_steps_is_done_while_streams_run_and_while_none_does(make_engine):
+    frames: queue.SimpleQueue = queue.SimpleQueue()
+    thread = EngineThread(make_engine(max_num_seqs=2), frames.put)
+    thread.submit(request("a", frames=200))
+    frames.get(timeout=30)
+    done: queue.SimpleQueue = queue.SimpleQueue()
+    thread.call(lambda: done.put("busy"))
+    assert done.get(timeout=30) == "busy"
+    thread.cancel("a")
+    while frames.get(timeout=30)[-1].finish != "cancelled":
+        pass
+    thread.call(lambda: done.put("idle"))
+    assert done.get(timeout=30) == "idle"
+    thread.close()

@@ -164,3 +164,14 @@ def test_deterministic_streams_are_the_same_bits_alone_and_in_company(tmp_path):
     together = run(engine, {0: requests[:2], 3: requests[2:4], 9: requests[4:]})
     for one in requests:
         assert torch.equal(patches(together[one.stream]), alone[one.stream]), one.stream
+
+
+def test_fewer_guided_steps_are_the_same_in_both_engines(tmp_path):
+    folder = write_tiny_checkpoint(tmp_path / "tiny")
+    one = request("half", frames=1, steps=10)
+    got = {}
+    for kind, ratio in (("vllm", 0.5), ("torch", 0.5), ("torch", 1.0)):
+        choice = EngineChoice(kind, talker_options={"cfg_cutoff_ratio": ratio})
+        got[kind, ratio] = patches(run(build_engine(choice, OPTIONS, "voxcpm2", folder)[0], {0: [one]})["half"])
+    torch.testing.assert_close(got["vllm", 0.5], got["torch", 0.5], atol=1e-4, rtol=0)
+    assert (got["torch", 0.5] - got["torch", 1.0]).abs().max() > 1e-3

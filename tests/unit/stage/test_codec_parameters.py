@@ -7,6 +7,7 @@ import json
 import pytest
 import torch
 
+from triton_speech.families.registry import load_family, optional_part
 from triton_speech.stage.codec_parameters import CodecParameters
 
 
@@ -30,6 +31,7 @@ def read(**parameters: str) -> CodecParameters:
         ({"batches_in_flight": "3"}, "parameter batches_in_flight is '3': .*less than or equal to 2"),
         ({"matmul": "bf16"}, "parameter matmul is 'bf16': .*'fp32' or 'tf32'"),
         ({"max_streams": "0"}, "parameter max_streams is '0'"),
+        ({"runtime": "tensorflow"}, "parameter runtime is 'tensorflow': .*'torch' or 'onnxruntime'"),
     ],
     ids=str,
 )
@@ -45,6 +47,13 @@ def test_a_window_as_large_as_the_batch_is_allowed() -> None:
 
 def test_deterministic_decodes_one_patch_at_a_time() -> None:
     assert read(deterministic="true", max_batch="64").window.max_batch == 1
+
+
+def test_a_family_without_a_codec_for_onnx_runtime_is_named() -> None:
+    wanted = "parameter runtime is 'onnxruntime'"
+    assert optional_part(load_family("voxcpm2"), "load_onnx_codec", wanted) is not None
+    with pytest.raises(ValueError, match=f"{wanted}, which family qwen3_tts has nothing for"):
+        optional_part(load_family("qwen3_tts"), "load_onnx_codec", wanted)
 
 
 def test_tf32_is_for_gpus() -> None:

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from triton_speech.errors import SpeechError
+from triton_speech.errors import SpeechError, too_late
 from triton_speech.stage.codec_worker import Chunk, CodecWorker, Release
+from triton_speech.stage.failure import finish_of
 from triton_speech.streaming.slots import SlotTable
 from triton_speech.streaming.window import CoalescingWindow
 
@@ -69,11 +70,13 @@ class SumCodec:
 class Streams:
     """Feeds a worker, and waits for what it answers."""
 
-    def __init__(self, codec: SumCodec, *, capacity: int = 64, in_flight: int = 1, **window: Any) -> None:
+    def __init__(
+        self, codec: SumCodec, *, capacity: int = 64, in_flight: int = 1, silence: int | None = None, **window: Any
+    ) -> None:
         self.codec = codec
         self.slots = SlotTable(capacity, idle_seconds=60, first=1)
         limits = CoalescingWindow(window.pop("max_batch", 64), **window)
-        self.worker = CodecWorker(codec, self.slots, limits, batches_in_flight=in_flight)
+        self.worker = CodecWorker(codec, self.slots, limits, batches_in_flight=in_flight, max_silence=silence)
         self.next: dict[str, int] = {}
 
     def send(self, stream: str, *values: float, finish: str = "", skipped: int = 0, index: int | None = None) -> Any:
@@ -159,6 +162,17 @@ def test_the_last_chunk_frees_the_slot_for_a_stream_that_begins_at_zero() -> Non
     streams.worker.close()
 
 
+def test_silence_at_the_end_is_cut_and_silence_within_comes_late_but_whole() -> None:
+    streams = Streams(SumCodec(65), silence=3)
+    chunks = [[1, -1, 0], [0], [2], [-2, 0], [0, 0]]
+    answers = [streams.send("a", *chunk) for chunk in chunks]
+    answers.append(streams.send("a", 0, finish="stop"))
+    sent = [answer.get(timeout=SECONDS).tolist() for answer in answers]
+    assert sent == [[1, 1, 0, 0, 0], [], [0, 0, 0, 2, 2], [0, 0, 0], [], []]
+    assert streams.send("b", 0, 0, finish="stop").get(timeout=SECONDS).tolist() == [0, 0, 0]
+    streams.worker.close()
+
+
 def test_a_released_stream_is_never_heard_again(streams: Streams) -> None:
     """T4: what is queued of it is answered as cancelled, and its slot begins anew."""
     held = streams.hold()
@@ -187,6 +201,43 @@ def test_a_stream_released_while_it_is_decoded_gets_no_audio() -> None:
     assert isinstance(result, SpeechError) or list(result) == [1, 1]
     assert heard(again) == [5]
     streams.worker.close()
+
+
+def test_a_cancelled_stream_does_not_wait_for_its_own_chunks(streams: Streams) -> None:
+    """A long chunk that was taken in already kept the slot until all of it was decoded."""
+    held = streams.hold()
+    waits = streams.send("a", *range(1, 65))
+    end = streams.send("a", finish="cancelled")
+    again = streams.send("b", 5, finish="stop")
+    streams.codec.gate.set()
+
+    assert refused(waits).code == "CANCELLED"
+    assert heard(end) == []
+    assert heard(again) == [5]
+    assert heard(held) == [1]
+    assert streams.slots.streams() == ["held"]
+    assert sum(streams_ * patches for streams_, patches in streams.codec.batches) == 2
+
+
+def test_a_stream_that_failed_before_the_codec_frees_its_slot_and_is_answered_why(streams: Streams) -> None:
+    """In an ensemble nobody else releases it: its slot was held for as long as a stream may be silent."""
+    held = streams.hold()
+    waits = streams.send("a", 1)
+    late = too_late(1)
+    end = streams.send("a", finish=finish_of(late))
+    streams.codec.gate.set()
+    for answer in (waits, end):
+        error = refused(answer)
+        assert (error.code, error.text) == ("UNAVAILABLE", late.text)
+    assert heard(held) == [1]
+    assert streams.slots.streams() == ["held"]
+
+
+def test_a_stream_cancelled_before_its_first_chunk_needs_no_slot() -> None:
+    streams = Streams(SumCodec(2), capacity=1)
+    streams.send("a", 1)
+    assert heard(streams.send("b", finish="cancelled")) == []
+    assert heard(streams.send("a", 2, finish="stop")) == [3]
 
 
 def test_a_chunk_out_of_order_ends_its_stream_and_no_other(streams: Streams) -> None:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from triton_speech.families.voxcpm2.captured_step import graph_shapes
+from triton_speech.families.captured_decode import graph_shapes
+from triton_speech.families.codec_buffers import Packing
 from triton_speech.families.voxcpm2.checkpoint import load_audio_vae
 from triton_speech.families.voxcpm2.codec import VoxCPM2Codec
-from triton_speech.families.voxcpm2.codec_buffers import Packing
+from triton_speech.families.voxcpm2.onnx_codec import OnnxCodec
+
+# The first test that needs a graph waits for its export: a minute, on a busy machine several.
+pytestmark = pytest.mark.timeout(900)
 
 TOLERANCE = 1e-6
 PATCH, DIM = 2, 32
@@ -21,6 +27,15 @@ PATCH, DIM = 2, 32
 def checkpoint() -> Path:
     """The quickstart voice: random weights would lift rounding errors above those of speech."""
     return Path(__file__).resolve().parents[3] / "checkpoints" / "quickstart"
+
+
+@pytest.fixture(params=["torch", "onnxruntime"])
+def new_codec(request: pytest.FixtureRequest, checkpoint: Path) -> Callable[[int], Any]:
+    """A codec with so many slots, on each of the runtimes."""
+    if request.param == "torch":
+        return lambda slots: VoxCPM2Codec.from_checkpoint(checkpoint, slots=slots)
+    graphs = request.getfixturevalue("quickstart_codec_graphs")
+    return lambda slots: OnnxCodec(checkpoint, graphs, slots=slots)
 
 
 def draw(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -33,10 +48,12 @@ def whole(checkpoint: Path, patches: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_sixteen_streams_in_random_batches_sound_as_each_would_alone(checkpoint: Path, seed: int) -> None:
+def test_sixteen_streams_in_random_batches_sound_as_each_would_alone(
+    checkpoint: Path, new_codec: Callable[[int], Any], seed: int
+) -> None:
     """T4, T5, S15."""
     rng = random.Random(seed)
-    codec = VoxCPM2Codec.from_checkpoint(checkpoint, slots=17)
+    codec = new_codec(17)
     streams = {slot: draw(rng.randint(1, 12), seed=slot) for slot in range(1, 17)}
     done = dict.fromkeys(streams, 0)
     heard: dict[int, list[torch.Tensor]] = {slot: [] for slot in streams}
@@ -51,9 +68,9 @@ def test_sixteen_streams_in_random_batches_sound_as_each_would_alone(checkpoint:
         assert (torch.cat(heard[slot]) - whole(checkpoint, patches)).abs().max() < TOLERANCE
 
 
-def test_patch_by_patch_alone_no_bit_depends_on_what_came_between(checkpoint: Path) -> None:
+def test_patch_by_patch_alone_no_bit_depends_on_what_came_between(new_codec: Callable[[int], Any]) -> None:
     """What `deterministic` rests on."""
-    codec = VoxCPM2Codec.from_checkpoint(checkpoint, slots=4)
+    codec = new_codec(4)
     one, other = draw(6, seed=1), draw(6, seed=2)
     alone = [codec.decode(patch.view(1, 1, PATCH, DIM), [1]) for patch in one]
     codec.reset(1)
@@ -64,17 +81,17 @@ def test_patch_by_patch_alone_no_bit_depends_on_what_came_between(checkpoint: Pa
     assert torch.equal(torch.cat(alone, dim=1), torch.cat(beside, dim=1))
 
 
-def test_a_slot_that_is_reset_has_no_past(checkpoint: Path) -> None:
-    codec = VoxCPM2Codec.from_checkpoint(checkpoint, slots=3)
+def test_a_slot_that_is_reset_has_no_past(new_codec: Callable[[int], Any]) -> None:
+    codec = new_codec(3)
     first = codec.decode(draw(1, 2), [1])
     codec.decode(draw(1, 2, seed=5), [2])
     codec.reset(1)
     assert torch.equal(codec.decode(draw(1, 2), [1]), first)
 
 
-def test_samples_belong_to_their_receiver(checkpoint: Path) -> None:
+def test_samples_belong_to_their_receiver(new_codec: Callable[[int], Any]) -> None:
     """Also those that are fetched only after later batches were launched."""
-    codec = VoxCPM2Codec.from_checkpoint(checkpoint, slots=2)
+    codec = new_codec(2)
     launched = [codec.launch(draw(1, 1, seed=seed), [1]) for seed in range(7)]
     codec.reset(1)
     expected = [codec.decode(draw(1, 1, seed=seed), [1]) for seed in range(7)]
@@ -82,8 +99,8 @@ def test_samples_belong_to_their_receiver(checkpoint: Path) -> None:
     assert len({batch.result().data_ptr() for batch in launched}) == 7
 
 
-def test_padding_rows_change_no_stream(checkpoint: Path) -> None:
-    codec = VoxCPM2Codec.from_checkpoint(checkpoint, slots=4)
+def test_padding_rows_change_no_stream(new_codec: Callable[[int], Any]) -> None:
+    codec = new_codec(4)
     codec.decode(draw(3, 2), [1, 2, 3])
     before = codec._state.rows.clone()
     codec.decode(draw(3, 2, seed=1), [0, 0, 0])

@@ -1,6 +1,5 @@
 """The tiny checkpoint: in the published one's format, deterministic, and lively enough to test with."""
 
-import argparse
 import json
 from pathlib import Path
 
@@ -8,7 +7,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from triton_speech.families.voxcpm2 import tiny_command
 from triton_speech.families.voxcpm2.audio_vae import checkpoint_tensors
 from triton_speech.families.voxcpm2.checkpoint import load_audio_vae, load_talker
 from triton_speech.families.voxcpm2.config import VoxCPM2Config
@@ -148,30 +146,3 @@ def test_weights_have_the_dtype_of_the_configuration(tmp_path: Path) -> None:
 def test_an_override_of_no_field_is_refused(tmp_path: Path, override: dict[str, object], named: str) -> None:
     with pytest.raises(ValueError, match=rf"config\.json has no field {named}"):
         write_tiny_checkpoint(tmp_path, **override)
-
-
-def command(*words: str) -> int:
-    parser = argparse.ArgumentParser()
-    tiny_command.add_arguments(parser)
-    return tiny_command.run(parser.parse_args(words))
-
-
-def test_the_command_writes_a_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command(str(tmp_path / "new" / "tiny"), "--seed", "3") == 0
-    assert {file.name for file in (tmp_path / "new" / "tiny").iterdir()} == FILES
-    assert capsys.readouterr().out.count("\n") == 1
-
-
-def test_the_command_does_not_write_over_files_unless_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "precious").write_text("", encoding="utf-8")
-    assert command(str(tmp_path)) == 2
-    assert "--force" in capsys.readouterr().err
-    assert [file.name for file in tmp_path.iterdir()] == ["precious"]
-    assert command(str(tmp_path), "--force") == 0
-
-
-def test_the_command_needs_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "file"
-    file.write_text("", encoding="utf-8")
-    assert command(str(file), "--force") == 2
-    assert "is not a folder" in capsys.readouterr().err
