@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -58,3 +58,12 @@ class DeviceParameters(CheckpointParameters):
     """``auto`` takes the GPU that the instance was given, or else the CPU."""
     threads: int = Field(default=0, ge=0)
     """Threads of torch on the CPU; 0 leaves torch's choice."""
+
+
+class RuntimeParameters(DeviceParameters):
+    """Of every stage that can compute with an exported graph in torch's place."""
+
+    runtime: Literal["torch", "onnxruntime"] = "torch"
+    """ONNX Runtime computes in fp32 and has no CUDA graphs."""
+    onnx_graphs: str = "onnx"
+    """Folder that ``triton-speech export --onnx`` wrote; a relative one lies in the checkpoint's folder."""

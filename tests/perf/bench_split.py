@@ -1,7 +1,7 @@
 """What a frame costs where the diffusion is a stage of its own, against the talker that makes its own patches.
 
     python tests/perf/bench_split.py [CHECKPOINT ...] [--streams 1 8 32] [--rounds 3] [--frames 64]
-        [--device cuda:0] [--dit-device cuda:1] [--dtype auto]
+        [--device cuda:0] [--dit-device cuda:1] [--dtype auto] [--onnx DIR]
 
 One server holds both talkers of each checkpoint (by default the tiny one and the quickstart voice); they are called
 directly, by turns, so that neither codec nor the hour of the day favours one. All streams of a round start at once.
@@ -59,6 +59,8 @@ def link_models(source: Path, target: Path, parameters: dict[str, dict[str, obje
 def serving(checkpoint: Path, args: argparse.Namespace) -> Iterator[TritonServer]:
     talker = {"device": args.device, "dtype": args.dtype, "max_num_seqs": max(args.streams), "threads": args.threads}
     dit = {"device": args.dit_device or args.device, "dtype": args.dtype, "threads": args.threads}
+    if args.onnx:
+        dit |= {"runtime": "onnxruntime", "onnx_graphs": args.onnx.resolve(), "dtype": "float32"}
     parameters = {**dict.fromkeys(TALKERS.values(), talker), "voxcpm2_dit": dit}
     parameters["voxcpm2_codec"] = {"device": "cpu", "threads": 1}
     with tempfile.TemporaryDirectory() as folder:
@@ -141,6 +143,7 @@ def main() -> None:
     parser.add_argument("--dit-device", help="default: the talkers'")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--threads", type=int, default=1, help="of each process on the CPU")
+    parser.add_argument("--onnx", type=Path, help="graphs of the checkpoint, for the stage to run on ONNX Runtime")
     args = parser.parse_args()
     place = torch.cuda.get_device_name() if args.device.startswith("cuda") else platform.processor() or "CPU"
     print(f"{place}, {args.rounds} rounds of {args.frames} frames, milliseconds a frame")

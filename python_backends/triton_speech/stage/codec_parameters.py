@@ -7,11 +7,11 @@ from typing import Literal
 import torch
 from pydantic import Field, ValidationInfo, field_validator
 
-from ..parameters import DeviceParameters
+from ..parameters import RuntimeParameters
 from ..streaming.window import CoalescingWindow, WaitPolicy
 
 
-class CodecParameters(DeviceParameters):
+class CodecParameters(RuntimeParameters):
     max_streams: int = Field(default=64, ge=1)
     idle_seconds: float = Field(default=60.0, gt=0)
     """A stream silent for longer may lose its slot to a new one."""
@@ -31,10 +31,6 @@ class CodecParameters(DeviceParameters):
     """On a GPU: decode through captured CUDA graphs."""
     max_trailing_silence: float = Field(default=0.5, ge=0, allow_inf_nan=False)
     """Seconds of silence that a stream may end with; what is longer is not sent."""
-    runtime: Literal["torch", "onnxruntime"] = "torch"
-    """What decodes: torch, or ONNX Runtime with an exported graph, which has no CUDA graphs."""
-    onnx_graphs: str = "onnx"
-    """Folder that ``triton-speech export codec --onnx`` wrote; a relative one lies in the checkpoint's folder."""
     matmul: Literal["fp32", "tf32"] = "fp32"
     """On a GPU: how fp32 matrices are multiplied; tf32 keeps 10 bits of the factors' fractions."""
 

@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
-from pydantic import Field
 
-from ..families.registry import find_checkpoint, load_diffusion_family
-from ..parameters import DeviceParameters
+from ..families.registry import find_checkpoint, load_diffusion_family, optional_part
 from . import catalogue
 from .device import choose_device, use_device
+from .diffusion_parameters import DiffusionParameters
 from .diffusion_rows import DiffusionRows, Limits, join, read_rows
 from .metrics import Metrics
 from .triton import checkpoints_folder, respond, respond_error, start_stage
-
-
-class DiffusionParameters(DeviceParameters):
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """``auto`` takes the checkpoint's on a GPU and float32 on the CPU."""
-    max_inference_steps: int = Field(default=100, ge=2, le=100)
-    cfg_cutoff_ratio: float = Field(default=1.0, gt=0, le=1)
-    """Share of the diffusion steps that are guided; below 1 the others run without their second branch, faster."""
-    deterministic: bool = False
-    """Solve batches of one shape only, so that a seed gives the same bytes in any company."""
-    deterministic_rows: int = Field(default=8, ge=1)
-    """Rows of that shape: smaller batches are padded, larger ones cut. Best the talker's ``max_num_seqs``."""
 
 
 class DiffusionStage:
@@ -43,10 +30,13 @@ class DiffusionStage:
         self._parameters = parameters = DiffusionParameters.from_triton(args["model_config"])
         folder = find_checkpoint(checkpoints_folder(args), parameters.checkpoint, family.ARCHITECTURE)
         self._device = choose_device(parameters, args)
-        dtype = parameters.dtype if parameters.dtype != "auto" else "float32" if self._device == "cpu" else None
-        self._diffusion = family.load_diffusion(
-            folder, device=self._device, dtype=dtype, cfg_cutoff_ratio=parameters.cfg_cutoff_ratio
-        )
+        placed = {"device": self._device, "cfg_cutoff_ratio": parameters.cfg_cutoff_ratio}
+        if parameters.runtime == "onnxruntime":
+            load = optional_part(family, "load_onnx_diffusion", "parameter runtime is 'onnxruntime'")
+            self._diffusion = load(folder, folder / parameters.onnx_graphs, **placed)
+        else:
+            dtype = parameters.dtype if parameters.dtype != "auto" else "float32" if self._device == "cpu" else None
+            self._diffusion = family.load_diffusion(folder, dtype=dtype, **placed)
         self._limits = Limits(
             self._diffusion.mu_size,
             self._diffusion.patch_shape,

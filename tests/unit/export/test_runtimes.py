@@ -12,7 +12,7 @@ import torch
 
 from triton_speech.export.check import LIMIT
 from triton_speech.families.onnx_session import OnnxSession
-from triton_speech.families.voxcpm2 import load_onnx_codec
+from triton_speech.families.voxcpm2 import load_diffusion, load_onnx_codec, load_onnx_diffusion
 from triton_speech.families.voxcpm2.onnx_solver import OnnxFlowMatching
 from triton_speech.families.voxcpm2.portable_dit import load_solver
 from triton_speech.families.voxcpm2.tiny import write_tiny_checkpoint
@@ -38,6 +38,19 @@ def test_the_solver_takes_any_step_counts_guidance_and_cutoff(exported: Any, cut
     solved = ours.solve(*given, counts, most=50)
     assert (solved - theirs.solve(*given, counts, most=50)).abs().max() < LIMIT
     assert all(torch.equal(tensor, before) for tensor, before in zip(given, kept, strict=True))
+
+
+def test_the_diffusion_for_a_stage_equals_torch(exported: Any) -> None:
+    ours = load_onnx_diffusion(exported.checkpoint, exported.repository("dit"), cfg_cutoff_ratio=0.5)
+    theirs = load_diffusion(exported.checkpoint, device="cpu", dtype="float32", cfg_cutoff_ratio=0.5)
+    assert (ours.patch_shape, ours.mu_size) == (theirs.patch_shape, theirs.mu_size)
+    whole = torch.arange(4).unsqueeze(1)
+    rows = {"MU": draw(4, ours.mu_size), "COND": draw(4, *ours.patch_shape), "SEED": whole, "POSITION": whole + 1}
+    rows |= {"CFG_VALUE": whole.float(), "INFERENCE_STEPS": torch.full((4, 1), 10)}
+    ours.warm_up()
+    made = ours.solve(rows, 10)
+    assert made.isfinite().all()
+    assert (made - theirs.solve(rows, 10)).abs().max() < LIMIT
 
 
 def test_the_solver_gives_the_dtype_of_its_noise(exported: Any) -> None:

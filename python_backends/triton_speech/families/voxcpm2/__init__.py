@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from .codec import VoxCPM2Codec
     from .diffusion import VoxCPM2Diffusion
     from .onnx_codec import OnnxCodec
-    from .onnx_solver import OnnxFlowMatching
     from .prompt import Prompt
     from .reference import ReferenceEncoder
     from .talker import Sampling, SlotTalker
@@ -38,7 +37,7 @@ __all__ = [
     "load_diffusion",
     "load_frontend",
     "load_onnx_codec",
-    "load_onnx_solver",
+    "load_onnx_diffusion",
     "load_reference_encoder",
     "load_talker",
     "make_prompt",
@@ -104,7 +103,24 @@ def load_diffusion(folder: Path, *, device: str, dtype: str | None, cfg_cutoff_r
     config = VoxCPM2Config.from_checkpoint(folder)
     solver = load(folder, device=device, dtype=getattr(torch, dtype) if dtype else None)
     solver.cutoff_ratio = cfg_cutoff_ratio
-    return VoxCPM2Diffusion(solver, (config.patch_size, config.feat_dim))
+    weight, mu_size = solver.estimator.in_proj.weight, solver.estimator.mu_tokens * solver.estimator.size
+    return VoxCPM2Diffusion(solver, (config.patch_size, config.feat_dim), mu_size, weight.device, weight.dtype)
+
+
+def load_onnx_diffusion(
+    folder: Path, graphs: Path, *, device: str = "cpu", cfg_cutoff_ratio: float = 1.0
+) -> VoxCPM2Diffusion:
+    """The same from the graph that was exported into ``graphs``, on ONNX Runtime, in fp32."""
+    import torch
+
+    from .diffusion import VoxCPM2Diffusion
+    from .onnx_solver import OnnxFlowMatching
+
+    config = VoxCPM2Config.from_checkpoint(folder)
+    solver = OnnxFlowMatching.from_checkpoint(folder, graphs, device=device)
+    solver.cutoff_ratio = cfg_cutoff_ratio
+    patch_shape = config.patch_size, config.feat_dim
+    return VoxCPM2Diffusion(solver, patch_shape, solver.mu_size, torch.device(device), torch.float32)
 
 
 def load_codec(folder: Path, *, slots: int, device: str = "cpu", **batches: Any) -> VoxCPM2Codec:
@@ -119,13 +135,6 @@ def load_onnx_codec(folder: Path, graphs: Path, *, slots: int, device: str = "cp
     from .onnx_codec import OnnxCodec
 
     return OnnxCodec(folder, graphs, slots=slots, device=device, tf32=tf32)
-
-
-def load_onnx_solver(folder: Path, graphs: Path, *, device: str = "cpu") -> OnnxFlowMatching:
-    """The diffusion from the graph that was exported into ``graphs``, on ONNX Runtime."""
-    from .onnx_solver import OnnxFlowMatching
-
-    return OnnxFlowMatching.from_checkpoint(folder, graphs, device=device)
 
 
 def portable_graphs(part: str, folder: Path, *, steps: int) -> list[PortableGraph]:

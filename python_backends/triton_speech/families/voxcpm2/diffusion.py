@@ -3,29 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from .frontend import CFG_VALUE, INFERENCE_STEPS
-from .locdit import FlowMatching
 from .noise import gaussian
+
+
+class Solver(Protocol):
+    """``locdit.FlowMatching``, or what does the same elsewhere."""
+
+    cutoff_ratio: float
+
+    def solve(self, noise: Tensor, mu: Tensor, cond: Tensor, cfg_value: Tensor, steps: Tensor, most: int) -> Tensor: ...
 
 
 class VoxCPM2Diffusion:
     """Solves rows of any streams. The talker does the same with its own (``SlotTalker.emit``).
 
     Args:
-        solver: the local DiT, on its device.
+        solver: the local DiT.
         patch_shape: (P, D).
+        mu_size: values of a row's MU.
+        device: where the solver computes.
+        dtype: in what it takes noise, MU and COND.
     """
 
-    def __init__(self, solver: FlowMatching, patch_shape: tuple[int, int]) -> None:
-        weight = solver.estimator.in_proj.weight
+    def __init__(
+        self, solver: Solver, patch_shape: tuple[int, int], mu_size: int, device: torch.device, dtype: torch.dtype
+    ) -> None:
         self.patch_shape = patch_shape
-        self.mu_size = solver.estimator.mu_tokens * solver.estimator.size
+        self.mu_size = mu_size
         self._solver = solver
-        self._device, self._dtype = weight.device, weight.dtype
+        self._device, self._dtype = device, dtype
 
     def warm_up(self) -> None:
         """Solves once, so that the first caller does not pay for torch's start."""

@@ -20,6 +20,7 @@ class OnnxFlowMatching:
     after ``cutoff_ratio`` are not guided, but no faster.
 
     Attributes:
+        mu_size: values of a row's MU.
         cutoff_ratio: share of the solver's points up to which rounds are guided; all of them by default.
     """
 
@@ -27,6 +28,7 @@ class OnnxFlowMatching:
 
     def __init__(self, session: OnnxSession, device: str = "cpu") -> None:
         self._session = session
+        self.mu_size = session.width("MU")
         self._device = torch.device(device)
         self._kept: dict[tuple[int, float], tuple[Tensor, Tensor, Tensor]] = {}
 
