@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self, Unpack
 
+_CLOCK_GRAIN = 0.005
+"""Seconds by which gRPC, which counts milliseconds of another clock, may end a call before this one's deadline."""
+
 
 class AsyncSpeechClient:
     """``SpeechClient`` for asyncio: the same calls, any number of them at once. Belongs to one event loop."""
@@ -182,7 +185,7 @@ class AsyncSpeechClient:
         except (asyncio.CancelledError, ServerError, ServerUnavailable) as error:
             # gRPC tells of a deadline that passes before the request is out as a cancel of its own, as "internal" or
             # as a message that could not be sent.
-            if limit is None or time.monotonic() < limit or _this_task_is_cancelled():
+            if limit is None or time.monotonic() + _CLOCK_GRAIN < limit or _this_task_is_cancelled():
                 raise
             raise error_from_grpc("DEADLINE_EXCEEDED", "", self.url, deadline) from error
         except InvalidRequest as error:
