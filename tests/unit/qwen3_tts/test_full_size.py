@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from triton_speech.families.qwen3_tts.checkpoint import check_tensors, codec_shapes, model_shapes
+from triton_speech.families.checkpoint_tensors import check_tensors
+from triton_speech.families.qwen3_tts.checkpoint import codec_shapes, model_shapes
 from triton_speech.families.qwen3_tts.codec_config import SpeechTokenizerConfig
 from triton_speech.families.qwen3_tts.config import Qwen3TTSConfig
 

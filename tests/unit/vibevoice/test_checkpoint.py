@@ -10,7 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from triton_speech.families.vibevoice.checkpoint import CheckpointError, load_listener, load_speaker
+from triton_speech.families.checkpoint_tensors import CheckpointError
+from triton_speech.families.vibevoice.checkpoint import load_listener, load_speaker
 from triton_speech.families.vibevoice.config import VibeVoiceConfig
 from triton_speech.families.vibevoice.tiny import write_tiny_checkpoint
 from triton_speech.families.vibevoice.tokenizer import Tokenizer, read_controls

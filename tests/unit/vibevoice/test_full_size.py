@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from triton_speech.families.vibevoice.checkpoint import check_tensors, model_shapes
+from triton_speech.families.checkpoint_tensors import check_tensors
+from triton_speech.families.vibevoice.checkpoint import model_shapes
 from triton_speech.families.vibevoice.config import VibeVoiceConfig
 
 DATA = Path(__file__).parents[4] / "shared/data"

@@ -11,7 +11,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from triton_speech.families.voxcpm2.checkpoint import CheckpointError, load_audio_vae, load_talker
+from triton_speech.families.checkpoint_tensors import CheckpointError
+from triton_speech.families.voxcpm2.checkpoint import load_audio_vae, load_talker
 from triton_speech.families.voxcpm2.config import VoxCPM2Config
 from triton_speech.families.voxcpm2.model import VoxCPM2Talker
 from triton_speech.families.voxcpm2.tiny import write_tiny_checkpoint

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -10,6 +10,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
 
+from ..checkpoint_tensors import CheckpointError, Shapes, check_tensors, shapes_of
 from ..shapes_only import shapes_only
 from .codec_config import FOLDER, SpeechTokenizerConfig
 from .config import LENGTH, Qwen3TTSConfig
@@ -20,13 +21,6 @@ from .speech_encoder import SpeechEncoder
 
 MODEL_FILE = "model.safetensors"
 TALKER, SPEAKER, DECODER, ENCODER = "talker.", "speaker_encoder.", "decoder.", "encoder."
-_NAMES_SHOWN = 8
-
-Shapes = Mapping[str, tuple[int, ...]]
-
-
-class CheckpointError(ValueError):
-    """A checkpoint that does not fit its own configuration; lists what is missing, surplus or of the wrong shape."""
 
 
 def load_talker(
@@ -125,27 +119,6 @@ def save_tensors(path: Path, parts: Mapping[str, nn.Module], dtype: torch.dtype)
     save_file(tensors, path, metadata={"format": "pt"})
 
 
-def check_tensors(expected: Shapes, found: Shapes, name: str) -> None:
-    """Compares names and shapes; ``name`` says whose they are.
-
-    Raises:
-        CheckpointError: lists every kind of difference by name.
-    """
-    wrong = [
-        f"{key} is {tuple(found[key])}, must be {tuple(shape)}"
-        for key, shape in sorted(expected.items())
-        if key in found and tuple(found[key]) != tuple(shape)
-    ]
-    kinds = {
-        "missing": sorted(expected.keys() - found.keys()),
-        "surplus": sorted(found.keys() - expected.keys()),
-        "wrong shape": wrong,
-    }
-    problems = [f"{kind}: {_some(names)}" for kind, names in kinds.items() if names]
-    if problems:
-        raise CheckpointError(f"{name} does not fit: {'; '.join(problems)}")
-
-
 def _talker_parts(config: Qwen3TTSConfig) -> dict[str, nn.Module]:
     with shapes_only():
         parts: dict[str, nn.Module] = {TALKER: Qwen3TTSTalker(config.talker_config, length=LENGTH)}
@@ -163,11 +136,7 @@ def _codec_parts(config: SpeechTokenizerConfig) -> dict[str, nn.Module]:
 
 
 def _shapes(parts: Mapping[str, nn.Module]) -> Shapes:
-    return {
-        prefix + name: tuple(tensor.shape)
-        for prefix, module in parts.items()
-        for name, tensor in module.state_dict().items()
-    }
+    return {name: shape for prefix, part in parts.items() for name, shape in shapes_of(part, prefix).items()}
 
 
 def _fill(
@@ -193,9 +162,3 @@ def _fill(
     except SafetensorError as error:
         raise CheckpointError(f"{whose} is damaged: {error}") from error
     model.load_state_dict({key: tensor.to(device, dtype) for key, tensor in tensors.items()}, assign=True)
-
-
-def _some(names: Iterable[str]) -> str:
-    listed = list(names)
-    more = len(listed) - _NAMES_SHOWN
-    return ", ".join(listed[:_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from ..checkpoint_tensors import CheckpointError, Shapes, check_tensors, shapes_of
 from ..rope import Rope
 from ..shapes_only import shapes_only
 from .config import VibeVoiceConfig
@@ -22,13 +23,6 @@ MODEL_FILE, INDEX_FILE = "model.safetensors", "model.safetensors.index.json"
 ACOUSTIC_ENCODER = "model.acoustic_tokenizer.encoder."
 SPEECH = ("model.acoustic_tokenizer.", "model.semantic_tokenizer.", "model.speech_")
 """Always fp32: audio is made of these."""
-_NAMES_SHOWN = 8
-
-Shapes = Mapping[str, tuple[int, ...]]
-
-
-class CheckpointError(ValueError):
-    """A checkpoint that does not fit its own configuration; lists what is missing, surplus or of the wrong shape."""
 
 
 def load_speaker(
@@ -82,35 +76,13 @@ def load_listener(folder: Path, *, device: torch.device | str = "cpu") -> VibeVo
 def model_shapes(config: VibeVoiceConfig) -> Shapes:
     """Names and shapes that a checkpoint must have."""
     with shapes_only():
-        model = VibeVoice(config, length=1)
-    return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+        return shapes_of(VibeVoice(config, length=1))
 
 
 def save_model(path: Path, model: nn.Module, dtype: torch.dtype) -> None:
     """Writes ``model.safetensors``."""
     tensors = {name: tensor.to(dtype).contiguous() for name, tensor in model.state_dict().items()}
     save_file(tensors, path, metadata={"format": "pt"})
-
-
-def check_tensors(expected: Shapes, found: Shapes, name: str) -> None:
-    """Compares names and shapes; ``name`` says whose they are.
-
-    Raises:
-        CheckpointError: lists every kind of difference by name.
-    """
-    wrong = [
-        f"{key} is {tuple(found[key])}, must be {tuple(shape)}"
-        for key, shape in sorted(expected.items())
-        if key in found and tuple(found[key]) != tuple(shape)
-    ]
-    kinds = {
-        "missing": sorted(expected.keys() - found.keys()),
-        "surplus": sorted(found.keys() - expected.keys()),
-        "wrong shape": wrong,
-    }
-    problems = [f"{kind}: {_some(names)}" for kind, names in kinds.items() if names]
-    if problems:
-        raise CheckpointError(f"{name} does not fit: {'; '.join(problems)}")
 
 
 def _load(
@@ -123,7 +95,6 @@ def _load(
 ) -> VibeVoice:
     with shapes_only():
         model = VibeVoice(config, length=length)
-    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     files = _files(folder)
     whose = f"the weights of checkpoint {folder.name!r}"
     found: dict[str, Any] = {}
@@ -132,7 +103,9 @@ def _load(
             for path in files:
                 file = stack.enter_context(safe_open(path, "pt"))
                 found |= dict.fromkeys(file.keys(), file)
-            check_tensors(expected, {name: tuple(f.get_slice(name).get_shape()) for name, f in found.items()}, whose)
+            check_tensors(
+                shapes_of(model), {name: tuple(f.get_slice(name).get_shape()) for name, f in found.items()}, whose
+            )
             tensors: dict[str, Tensor] = {
                 name: file.get_tensor(name).to(device, kind_of(name)) for name, file in found.items() if is_wanted(name)
             }
@@ -165,9 +138,3 @@ def _files(folder: Path) -> list[Path]:
         if not (folder / name).is_file():
             raise FileNotFoundError(f"checkpoint {folder.name!r} has no {name}")
     return [folder / name for name in names]
-
-
-def _some(names: Iterable[str]) -> str:
-    listed = list(names)
-    more = len(listed) - _NAMES_SHOWN
-    return ", ".join(listed[:_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")

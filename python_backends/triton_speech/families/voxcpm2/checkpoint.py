@@ -10,6 +10,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from ..checkpoint_tensors import CheckpointError, Shapes, check_tensors, shapes_of
 from ..shapes_only import shapes_only
 from .audio_vae import AudioVAE, checkpoint_tensors, fold_weight_norm, unfold_weight_norm
 from .config import VoxCPM2Config
@@ -21,11 +22,6 @@ MODEL_FILE = "model.safetensors"
 VAE_FILES = ("audiovae.safetensors", "audiovae.pth")
 DIFFUSION = "feat_decoder"
 """The part of the talker that may run in a stage of its own."""
-_NAMES_SHOWN = 8
-
-
-class CheckpointError(ValueError):
-    """A checkpoint that does not fit its own configuration; lists what is missing, surplus or of the wrong shape."""
 
 
 def load_talker(
@@ -78,7 +74,7 @@ def _checked(folder: Path, length: int | None) -> tuple[VoxCPM2Talker, dict[str,
     with shapes_only():
         model = VoxCPM2Talker(VoxCPM2Config.from_checkpoint(folder), length=length)
     tensors = _read_safetensors(folder / MODEL_FILE)
-    check_tensors({name: tuple(t.shape) for name, t in model.state_dict().items()}, tensors, folder / MODEL_FILE)
+    _check(shapes_of(model), tensors, folder / MODEL_FILE)
     return model, tensors
 
 
@@ -111,7 +107,7 @@ def load_audio_vae(folder: Path, *, device: torch.device | str = "cpu") -> Audio
     if path is None:
         raise FileNotFoundError(f"checkpoint {folder.name!r} has neither {' nor '.join(VAE_FILES)}")
     tensors = _read_safetensors(path) if path.suffix == ".safetensors" else _read_pickle(path)
-    check_tensors(checkpoint_tensors(config), tensors, path)
+    _check(checkpoint_tensors(config), tensors, path)
     vae = AudioVAE(config)
     folded = fold_weight_norm({name: t.float() if t.is_floating_point() else t for name, t in tensors.items()})
     vae.load_state_dict(folded)
@@ -126,31 +122,9 @@ def save_checkpoint(folder: Path, config_json: str, talker: VoxCPM2Talker, vae: 
     torch.save({"state_dict": unfold_weight_norm(vae.state_dict(), vae)}, folder / "audiovae.pth")
 
 
-def check_tensors(expected: Mapping[str, tuple[int, ...]], found: Mapping[str, Tensor], path: Path) -> None:
-    """Compares names and shapes.
-
-    Raises:
-        CheckpointError: lists every kind of difference by name.
-    """
-    problems = []
-    if missing := sorted(expected.keys() - found.keys()):
-        problems.append(f"missing: {_some(missing)}")
-    if surplus := sorted(found.keys() - expected.keys()):
-        problems.append(f"surplus: {_some(surplus)}")
-    wrong = [
-        f"{name} is {tuple(found[name].shape)}, must be {tuple(shape)}"
-        for name, shape in sorted(expected.items())
-        if name in found and tuple(found[name].shape) != tuple(shape)
-    ]
-    if wrong:
-        problems.append(f"wrong shape: {_some(wrong)}")
-    if problems:
-        raise CheckpointError(f"{path.name} of checkpoint {path.parent.name!r} does not fit: {'; '.join(problems)}")
-
-
-def _some(names: list[str]) -> str:
-    more = len(names) - _NAMES_SHOWN
-    return ", ".join(names[:_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
+def _check(expected: Shapes, tensors: Mapping[str, Tensor], path: Path) -> None:
+    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    check_tensors(expected, found, f"{path.name} of checkpoint {path.parent.name!r}")
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:

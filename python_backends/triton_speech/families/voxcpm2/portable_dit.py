@@ -8,8 +8,9 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 
+from ..checkpoint_tensors import check_tensors, shapes_of
 from ..shapes_only import shapes_only
-from .checkpoint import MODEL_FILE, check_tensors
+from .checkpoint import MODEL_FILE
 from .config import VoxCPM2Config
 from .locdit import FlowMatching, LocDiT, guided_step
 from .minicpm import LongRope
@@ -88,7 +89,8 @@ def load_solver(folder: Path) -> FlowMatching:
     with safe_open(path, framework="pt") as file:
         names = [name for name in file.keys() if name.startswith(PREFIX)]  # noqa: SIM118
         tensors = {name.removeprefix(PREFIX): file.get_tensor(name) for name in names}
-    check_tensors({name: tuple(t.shape) for name, t in solver.state_dict().items()}, tensors, path)
+    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    check_tensors(shapes_of(solver), found, f"{path.name} of checkpoint {folder.name!r}")
     solver.load_state_dict({name: t.float() for name, t in tensors.items()}, assign=True)
     for module in solver.modules():
         if isinstance(module, LongRope):
