@@ -62,6 +62,7 @@ def test_gpu_equals_cpu_when_fed_the_same(checkpoint, deterministic):
 def test_full_size_runs_in_bfloat16():
     """Random weights of the real size, where its configuration is at hand."""
     from triton_speech.families.voxcpm2.config import VoxCPM2Config
+    from triton_speech.families.voxcpm2.minicpm import fuse
     from triton_speech.families.voxcpm2.model import VoxCPM2Talker
 
     path = Path(__file__).resolve().parents[3] / "shared" / "data" / "voxcpm2" / "config.json"
@@ -73,7 +74,7 @@ def test_full_size_runs_in_bfloat16():
         for weight in model.parameters():
             if weight.dim() > 1:
                 torch.nn.init.normal_(weight, std=0.02)
-    model.fuse()
+    fuse(model)
     options = EngineOptions(max_num_seqs=2)
     engine = TorchEngine(SlotTalker(model.eval().requires_grad_(False), slots_needed(options)), options)
     engine.add(TalkerRequest("a", Prompt(list(range(3, 43))), Sampling(seed=0), 8))

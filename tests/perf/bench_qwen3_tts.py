@@ -22,6 +22,7 @@ from torch import nn
 from triton_speech.engine.api import EngineOptions, TalkerRequest
 from triton_speech.engine.slots import slots_needed
 from triton_speech.engine.torch_engine import TorchEngine
+from triton_speech.families.decoder_layers import fuse
 from triton_speech.families.qwen3_tts.codec_config import SpeechTokenizerConfig
 from triton_speech.families.qwen3_tts.config import Qwen3TTSConfig
 from triton_speech.families.qwen3_tts.model import Qwen3TTSTalker
@@ -58,7 +59,7 @@ def load_talker(config: Qwen3TTSConfig, slots: int) -> SlotTalker:
         model = Qwen3TTSTalker(config.talker_config, length=LENGTH)
     random_weights(model, DTYPE)
     model.materialise(DEVICE)
-    model.fuse()
+    fuse(model)
     return SlotTalker(model, config, slots)
 
 

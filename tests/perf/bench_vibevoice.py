@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from triton_speech.engine.api import EngineOptions, TalkerRequest
 from triton_speech.engine.slots import slots_needed
 from triton_speech.engine.torch_engine import TorchEngine
+from triton_speech.families.decoder_layers import fuse
 from triton_speech.families.rope import Rope
 from triton_speech.families.vibevoice.checkpoint import SPEECH
 from triton_speech.families.vibevoice.config import VibeVoiceConfig
@@ -75,6 +76,7 @@ def load_talker(config: VibeVoiceConfig, slots: int) -> SlotTalker:
     for part in whole.modules():
         if isinstance(part, Rope):
             part.build_tables(DEVICE)
+    fuse(whole)
     return SlotTalker(whole.eval().requires_grad_(False), controls, slots)
 
 

@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from ..checkpoint_tensors import CheckpointError, Shapes, check_tensors, shapes_of
+from ..decoder_layers import fuse
 from ..shapes_only import shapes_only
 from .codec_config import FOLDER, SpeechTokenizerConfig
 from .config import LENGTH, Qwen3TTSConfig
@@ -51,7 +52,7 @@ def load_talker(
     _fill(model, folder, MODEL_FILE, TALKER, _talker_parts(config), device, dtype or getattr(torch, config.dtype))
     model.materialise(device)
     if fused:
-        model.fuse()
+        fuse(model)
     return model.eval().requires_grad_(False)
 
 

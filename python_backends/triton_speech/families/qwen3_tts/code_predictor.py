@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..decoder_layers import QWEN3, Stack
 from ..protocol import Attend
 from .config import TalkerConfig
-from .stack import Stack
 
 Choose = Callable[[int, Tensor], Tensor]
 """(group, logits (B, V)) -> codes (B,) int64; groups count from 1."""
@@ -24,7 +24,7 @@ Choose = Callable[[int, Tensor], Tensor]
 class PredictorStack(Stack):
     def __init__(self, config: TalkerConfig) -> None:
         predictor = config.code_predictor_config
-        super().__init__(predictor, config.num_code_groups)
+        super().__init__(predictor, QWEN3, config.num_code_groups)
         self.codec_embedding = nn.ModuleList(
             nn.Embedding(predictor.vocab_size, config.hidden_size) for _ in range(config.num_code_groups - 1)
         )

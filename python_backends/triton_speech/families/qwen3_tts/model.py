@@ -6,16 +6,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..decoder_layers import QWEN3, Stack
 from ..protocol import Attend
 from ..rope import Rope
 from .code_predictor import CodePredictor
 from .config import TalkerConfig
-from .stack import Stack
 
 
 class TalkerStack(Stack):
     def __init__(self, config: TalkerConfig, length: int) -> None:
-        super().__init__(config, length)
+        super().__init__(config, QWEN3, length)
         self.codec_embedding = nn.Embedding(config.vocab_size, config.hidden_size)
         self.text_embedding = nn.Embedding(config.text_vocab_size, config.text_hidden_size)
 
@@ -53,11 +53,6 @@ class Qwen3TTSTalker(nn.Module):
         for module in self.modules():
             if isinstance(module, Rope):
                 module.build_tables(device)
-
-    def fuse(self) -> None:
-        """Joins projections that read the same input. The checkpoint's names are gone afterwards."""
-        self.model.fuse()
-        self.code_predictor.model.fuse()
 
     def embed_text(self, tokens: Tensor) -> Tensor:
         """Text tokens (...) -> (..., H)."""

@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..decoder_layers import GatedMLP, RMSNorm
 from ..rope import Rope, rotate
 from .codec_config import DecoderConfig
 from .quantizer import DecoderQuantizer, look_up
-from .stack import GatedMLP, RMSNorm
 
 NORM_EPS = 1e-6
 SNAKE_EPS = 1e-9

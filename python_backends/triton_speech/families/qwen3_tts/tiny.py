@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..decoder_layers import Layer
 from .checkpoint import DECODER, ENCODER, MODEL_FILE, SPEAKER, TALKER, save_tensors
 from .codec_config import FOLDER, SpeechTokenizerConfig
 from .config import ModelType, Qwen3TTSConfig
@@ -17,7 +18,6 @@ from .model import Qwen3TTSTalker
 from .speaker_encoder import SpeakerEncoder
 from .speech_decoder import CausalConv, SpeechDecoder
 from .speech_encoder import SpeechEncoder
-from .stack import Layer
 from .tiny_config import codec_fields, generation_fields, talker_fields
 from .tiny_tokenizer import write_tiny_tokenizer
 

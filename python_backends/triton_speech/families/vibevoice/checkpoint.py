@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from ..checkpoint_tensors import CheckpointError, Shapes, check_tensors, shapes_of
+from ..decoder_layers import fuse
 from ..rope import Rope
 from ..shapes_only import shapes_only
 from .config import VibeVoiceConfig
@@ -26,7 +27,12 @@ SPEECH = ("model.acoustic_tokenizer.", "model.semantic_tokenizer.", "model.speec
 
 
 def load_speaker(
-    folder: Path, *, device: torch.device | str = "cpu", dtype: torch.dtype | None = None, length: int | None = None
+    folder: Path,
+    *,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype | None = None,
+    length: int | None = None,
+    fused: bool = True,
 ) -> VibeVoice:
     """All that speaks, which is all but the acoustic encoder.
 
@@ -35,6 +41,7 @@ def load_speaker(
         device: where the weights go.
         dtype: of the language model, the diffusion head and the connectors; the checkpoint's own when None.
         length: positions that a stream may have; see ``config.LENGTH`` for None.
+        fused: join projections that read the same input. Without it ``state_dict()`` has the checkpoint's names.
 
     Raises:
         FileNotFoundError: a file is missing.
@@ -45,7 +52,7 @@ def load_speaker(
     if length is not None and not 1 <= length <= most:
         raise ValueError(f"length is {length}, the model of checkpoint {folder.name!r} has positions for 1 to {most}")
     kind = dtype or getattr(torch, config.torch_dtype)
-    return _load(
+    model = _load(
         folder,
         config,
         torch.device(device),
@@ -53,6 +60,9 @@ def load_speaker(
         lambda name: torch.float32 if name.startswith(SPEECH) else kind,
         lambda name: not name.startswith(ACOUSTIC_ENCODER),
     )
+    if fused:
+        fuse(model)
+    return model
 
 
 def load_listener(folder: Path, *, device: torch.device | str = "cpu") -> VibeVoice:

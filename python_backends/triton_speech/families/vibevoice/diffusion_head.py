@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor, nn
 
+from ..decoder_layers import GatedMLP, RMSNorm
 from .config import HeadConfig
-from .stack import GatedMLP, RMSNorm
 
 FREQUENCIES = 256
 PERIOD = 10000

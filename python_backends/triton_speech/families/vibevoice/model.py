@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from ..decoder_layers import QWEN2, Stack
 from .config import VibeVoiceConfig
 from .diffusion_head import Connector, DiffusionHead
 from .speech_tokenizer import AcousticTokenizer, SemanticTokenizer
-from .stack import LanguageModel
 
 
 class VibeVoiceModel(nn.Module):
@@ -25,7 +25,7 @@ class VibeVoiceModel(nn.Module):
             config.semantic_tokenizer_config,
         )
         self.config, self.length = config, length
-        self.language_model = LanguageModel(decoder, length)
+        self.language_model = Stack(decoder, QWEN2, length, decoder.vocab_size)
         self.acoustic_tokenizer = AcousticTokenizer(acoustic)
         self.semantic_tokenizer = SemanticTokenizer(semantic)
         self.acoustic_connector = Connector(acoustic.vae_dim, decoder.hidden_size)

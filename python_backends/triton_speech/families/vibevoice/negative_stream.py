@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..decoder_layers import Stack
 from ..facts import KVShape
-from .stack import LanguageModel
 
 _BUCKET = 64
 """Key lengths are rounded up to this, so that few shapes occur."""
@@ -33,7 +33,7 @@ class NegativeStream:
         self.values[:, slot].zero_()
         self.position[slot] = 0
 
-    def hidden(self, model: LanguageModel, slots: Tensor, inputs: Tensor, reach: int) -> Tensor:
+    def hidden(self, model: Stack, slots: Tensor, inputs: Tensor, reach: int) -> Tensor:
         """Reads inputs (B, H) at the place of each stream -> states (B, H). The place stays until ``advance``.
 
         Args:

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..decoder_layers import RMSNorm
 from .config import KERNEL, TokenizerConfig
-from .stack import RMSNorm
 
 
 class Past:

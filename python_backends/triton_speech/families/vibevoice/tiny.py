@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..decoder_layers import Layer
 from .checkpoint import MODEL_FILE, save_model
 from .config import VibeVoiceConfig
 from .diffusion_head import Connector
 from .model import VibeVoice
-from .stack import Layer
 from .tiny_config import model_fields, preprocessor_fields
 from .tiny_tokenizer import write_tiny_tokenizer
 from .tokenizer import Controls, read_controls
