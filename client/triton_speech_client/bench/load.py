@@ -101,7 +101,7 @@ class LoadProcesses:
         shares: list[list[list[Job]]] = [[] for _ in self._pipes]
         for caller in range(callers):
             shares[caller % len(shares)].append([jobs(i) for i in range(caller, most, callers)])
-        played = self._ask(_keep_busy, [(share, start, stop) for share in shares])
+        played = self._ask(_keep_busy, [(share, most, start, stop) for share in shares])
         return Run(played, start + warmup, stop)
 
     def _ask(self, work: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Played]:
@@ -114,7 +114,7 @@ class LoadProcesses:
 
 
 _MOST_A_SECOND = 20
-"""Requests that a caller of a closed loop can make in a second; the jobs begin again after that."""
+"""Requests that a caller of a closed loop is given for each second; one that makes more begins again, with new seeds."""
 
 
 def arrivals(rate: float, seconds: float, seed: int) -> list[float]:
@@ -166,12 +166,18 @@ async def _play_at(speaker: Speaker, due: Sequence[Due]) -> list[Played]:
     return await _all(one(when, job) for when, job in due)
 
 
-async def _keep_busy(speaker: Speaker, callers: Sequence[Sequence[Job]], start: float, stop: float) -> list[Played]:
+async def _keep_busy(
+    speaker: Speaker, callers: Sequence[Sequence[Job]], seeds: int, start: float, stop: float
+) -> list[Played]:
+    """``seeds``: how many all callers' jobs have; a round later each is so much higher."""
+
     async def one(jobs: Sequence[Job]) -> list[Played]:
         played: list[Played] = []
         await asyncio.sleep(start - time.monotonic())
         while time.monotonic() < stop:
-            played.append(await play(speaker, jobs[len(played) % len(jobs)]))
+            again, place = divmod(len(played), len(jobs))
+            job = jobs[place]._replace(seed=(jobs[place].seed + again * seeds) % 2**64)
+            played.append(await play(speaker, job))
             if played[-1].failure:
                 await asyncio.sleep(_AFTER_A_FAILURE)
         return played
