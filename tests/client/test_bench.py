@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from triton_speech_client.bench import load
 from triton_speech_client.bench.load import LoadProcesses, Run, arrivals
 from triton_speech_client.bench.speakers import Target
 from triton_speech_client.bench.streams import DEFINITIONS, Job, Piece, Played, play
@@ -135,6 +136,17 @@ def test_a_closed_loop_keeps_its_callers_busy_and_no_more(speech_server: Any) ->
         most = max(most, running)
     assert most == 3
     assert len({one.job.seed for one in run.played}) == len(run.played) > 3
+
+
+def test_callers_that_outrun_their_jobs_go_on_with_new_seeds(
+    speech_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load, "_MOST_A_SECOND", 1)
+    target = Target(speech_server.grpc_url, options={"max_seconds": 0.1})
+    with LoadProcesses(target, 2) as processes:
+        run = processes.closed_loop(job, callers=2, warmup=0, seconds=2)
+    made = 2 + 2 * 2
+    assert len({one.job.seed for one in run.played}) == len(run.played) > made
 
 
 def test_a_load_process_that_is_killed_is_told_of(speech_server: Any) -> None:

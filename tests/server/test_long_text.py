@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -293,16 +295,24 @@ def nothing_more_is_made(server: Any) -> None:
 
 
 def test_an_error_within_a_long_text_ends_the_stream_once(paced_caller: Any) -> None:
-    """Another stream takes the only slot while this one waits for its listener, and keeps it for too long."""
+    """Others take the only slot while this one waits for its listener, and go before it until its patience ends."""
     call = begin(paced_caller, request(SENTENCES * 20, CHUNK_SCHEDULE=EACH_FRAME))
-    time.sleep(0.2)
-    slow = {"INFERENCE_STEPS": np.array([100], np.int32), "CHUNK_SCHEDULE": EACH_FRAME}
-    others = [paced_caller.open("voxcpm2_pipeline", request(SENTENCES, **slow)) for _ in range(2)]
-    rest = list(call)
+    is_over = threading.Event()
+    preferred = request(SENTENCES, PRIORITY=np.array([1], np.int32), INFERENCE_STEPS=np.array([100], np.int32))
+
+    def keep_asking() -> None:
+        while not is_over.is_set():
+            paced_caller.ask("voxcpm2_pipeline", preferred)
+
+    with ThreadPoolExecutor(3) as threads:
+        for _ in range(3):
+            threads.submit(keep_asking)
+        try:
+            rest = list(call)
+        finally:
+            is_over.set()
     assert [message.error_message for message in rest if message.error_message] == [
         "the talker is full: no place came free within 1 s; try again in 1 s"
     ]
     assert rest[-1].error_message
     assert sum(message.infer_response.parameters["triton_final_response"].bool_param for message in rest) == 1
-    for other in others:
-        list(other)

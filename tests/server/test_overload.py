@@ -66,10 +66,10 @@ def with_deadline(server: Any, pipeline: str, seconds: float, text: str = "word 
         return list(stub.ModelStreamInfer(iter((request,)), timeout=60))
 
 
-def places_in_use(server: Any, model: str) -> float:
+def gauge(server: Any, name: str, model: str) -> float:
     with urllib.request.urlopen(server.metrics_url, timeout=10) as answer:
         text = answer.read().decode()
-    (value,) = re.findall(rf'^triton_speech_slots_in_use\{{.*model="{model}".*\}} (\S+)', text, re.MULTILINE)
+    (value,) = re.findall(rf'^triton_speech_{name}\{{.*model="{model}".*\}} (\S+)', text, re.MULTILINE)
     return float(value)
 
 
@@ -78,8 +78,15 @@ def errors_and_finals(messages: list[Any]) -> tuple[list[str], int]:
     return errors, sum(message.infer_response.parameters["triton_final_response"].bool_param for message in messages)
 
 
-def test_high_priority_takes_the_next_slot(narrow_caller: Any, pipeline: str) -> None:
-    holder = begin(narrow_caller, pipeline, 2.0)
+def wait_for_queue(server: Any, depth: int) -> None:
+    until = time.monotonic() + SETTLE_SECONDS
+    while gauge(server, "queue_depth", "voxcpm2_talker") != depth:
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def test_high_priority_takes_the_next_slot(narrow_server: Any, narrow_caller: Any, pipeline: str) -> None:
+    holder = begin(narrow_caller, pipeline, 20.0)
     ended: list[str] = []
 
     def ask(name: str, priority: int) -> None:
@@ -90,9 +97,9 @@ def test_high_priority_takes_the_next_slot(narrow_caller: Any, pipeline: str) ->
         asked = []
         for name, priority in (("first", 0), ("second", 0), ("high", 1)):
             asked.append(threads.submit(ask, name, priority))
-            time.sleep(0.2)
+            wait_for_queue(narrow_server, len(asked))
         assert not ended
-        list(holder)
+        holder.cancel()
         for one in asked:
             one.result()
     assert ended == ["high", "first", "second"]
@@ -121,13 +128,13 @@ def test_a_stream_that_is_late_gives_back_its_place_of_the_codec(narrow_server: 
     chunks = [message for message in with_deadline(narrow_server, pipeline, 1.0) if message.infer_response.outputs]
     assert chunks
     until = time.monotonic() + SETTLE_SECONDS
-    while (places := places_in_use(narrow_server, "voxcpm2_codec")) and time.monotonic() < until:
+    while (places := gauge(narrow_server, "slots_in_use", "voxcpm2_codec")) and time.monotonic() < until:
         time.sleep(0.1)
     assert places == 0
 
 
 def test_a_stream_that_is_late_leaves_the_queue(narrow_server: Any, narrow_caller: Any, pipeline: str) -> None:
-    holder = begin(narrow_caller, pipeline, 6.0)
+    holder = begin(narrow_caller, pipeline, 20.0)
     (text,), finals = errors_and_finals(with_deadline(narrow_server, pipeline, 1.0))
     assert text.endswith(LATE)
     assert finals == 1

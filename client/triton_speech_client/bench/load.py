@@ -114,7 +114,7 @@ class LoadProcesses:
 
 
 _MOST_A_SECOND = 20
-"""Requests that a caller of a closed loop is given for each second; one that makes more begins again, with new seeds."""
+"""Requests that a caller of a closed loop is given for each second; a faster one begins again, with new seeds."""
 
 
 def arrivals(rate: float, seconds: float, seed: int) -> list[float]:
