@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 
 import torch
+from device_timing import BANDWIDTH, DEVICE, DTYPE, ON_GPU, bytes_of, captured, milliseconds
 from torch import nn
 
 from triton_speech.engine.api import EngineOptions, TalkerRequest
@@ -32,16 +33,7 @@ from triton_speech.families.qwen3_tts.speech_decoder import SpeechDecoder
 from triton_speech.families.qwen3_tts.streaming_decoder import DecoderState, StreamingDecoder
 from triton_speech.families.qwen3_tts.talker import SlotTalker
 
-BANDWIDTH = 4.3e12
-"""Bytes a second that an H200 copies to itself, measured."""
-ON_GPU = torch.cuda.is_available()
-DEVICE = torch.device("cuda" if ON_GPU else "cpu")
-DTYPE = torch.bfloat16 if ON_GPU else torch.float32
 LENGTH = 512
-
-
-def median(values: list[float]) -> float:
-    return sorted(values)[len(values) // 2]
 
 
 def random_weights(module: nn.Module, dtype: torch.dtype) -> None:
@@ -61,36 +53,6 @@ def load_talker(config: Qwen3TTSConfig, slots: int) -> SlotTalker:
     model.materialise(DEVICE)
     fuse(model)
     return SlotTalker(model, config, slots)
-
-
-def bytes_of(module: nn.Module, without: tuple[str, ...] = ()) -> int:
-    named = module.named_parameters()
-    return sum(t.numel() * t.element_size() for name, t in named if not any(part in name for part in without))
-
-
-def milliseconds(run: Callable[[], object], rounds: int) -> float:
-    times = []
-    for _ in range(rounds + 3):
-        start = time.perf_counter()
-        run()
-        if ON_GPU:
-            torch.cuda.synchronize()
-        times.append(1000 * (time.perf_counter() - start))
-    return median(times[3:])
-
-
-def captured(run: Callable[[], object]) -> Callable[[], object]:
-    """``run`` as a CUDA graph; itself where there is no GPU."""
-    if not ON_GPU:
-        return run
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        run()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-    return graph.replay
 
 
 def engine_steps(engine: TorchEngine, streams: int, frames: int) -> tuple[float, float]:

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import time
 from collections.abc import Callable
-from statistics import median
 
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 
 import torch
+from device_timing import DEVICE, milliseconds
 from torch import Tensor
 from vllm.v1.sample.ops.penalties import apply_all_penalties
 from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p, random_sample
@@ -24,19 +23,8 @@ from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p, random_sampl
 from triton_speech.families.noise import uniforms
 from triton_speech.families.qwen3_tts.sampling import choose, penalise
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+ROUNDS = 50
 VOCABULARY, TOP_K, TOP_P, PENALTY, TEMPERATURE = 3072, 50, 0.9, 1.05, 0.9
-
-
-def milliseconds(run: Callable[[], object], rounds: int = 50) -> float:
-    times = []
-    for _ in range(rounds + 5):
-        start = time.perf_counter()
-        run()
-        if DEVICE == "cuda":
-            torch.cuda.synchronize()
-        times.append(1000 * (time.perf_counter() - start))
-    return median(times[5:])
 
 
 def column(rows: int, value: float, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -84,7 +72,7 @@ def main() -> None:
     for rows in args.rows:
         logits = (3 * torch.randn(rows, VOCABULARY, generator=source)).to(DEVICE)
         said = torch.randint(0, VOCABULARY, (rows, args.frames), generator=source).to(DEVICE)
-        times = [milliseconds(make(logits, said)) for make in (ours, vllms)]
+        times = [milliseconds(make(logits, said), ROUNDS) for make in (ours, vllms)]
         same = float((ours(logits, said)() == vllms(logits, said)()).float().mean())
         print(f"{rows:3} rows: the family's {times[0]:.2f} ms, vLLM's {times[1]:.2f} ms; the same code {same:.0%}")
 

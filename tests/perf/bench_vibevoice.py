@@ -18,9 +18,11 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 
 import torch
-from torch import Tensor, nn
+from device_timing import BANDWIDTH, DEVICE, DTYPE, ON_GPU, bytes_of, captured, milliseconds
+from torch import Tensor
 
 from triton_speech.engine.api import EngineOptions, TalkerRequest
 from triton_speech.engine.slots import slots_needed
@@ -36,18 +38,9 @@ from triton_speech.families.vibevoice.talker import SlotTalker
 from triton_speech.families.vibevoice.tiny import write_tiny_checkpoint
 from triton_speech.families.vibevoice.tokenizer import Controls
 
-BANDWIDTH = 4.3e12
-"""Bytes a second that an H200 copies to itself, measured."""
-ON_GPU = torch.cuda.is_available()
-DEVICE = torch.device("cuda" if ON_GPU else "cpu")
-DTYPE = torch.bfloat16 if ON_GPU else torch.float32
 LENGTH, PROMPT, VOICE = 1024, 100, 75
 """Positions of a stream, of its words, and of the ten seconds of a voice sample."""
 STEPS = 10
-
-
-def median(values: list[float]) -> float:
-    return sorted(values)[len(values) // 2]
 
 
 def load_talker(config: VibeVoiceConfig, slots: int) -> SlotTalker:
@@ -78,34 +71,6 @@ def load_talker(config: VibeVoiceConfig, slots: int) -> SlotTalker:
             part.build_tables(DEVICE)
     fuse(whole)
     return SlotTalker(whole.eval().requires_grad_(False), controls, slots)
-
-
-def bytes_of(module: nn.Module, without: tuple[str, ...] = ()) -> int:
-    named = module.named_parameters()
-    return sum(t.numel() * t.element_size() for name, t in named if not any(part in name for part in without))
-
-
-def milliseconds(run: Callable[[], object], rounds: int) -> float:
-    times = []
-    for _ in range(rounds + 3):
-        start = time.perf_counter()
-        run()
-        if ON_GPU:
-            torch.cuda.synchronize()
-        times.append(1000 * (time.perf_counter() - start))
-    return median(times[3:])
-
-
-def captured(run: Callable[[], object]) -> Callable[[], object]:
-    """``run`` as a CUDA graph; itself where there is no GPU."""
-    if not ON_GPU:
-        return run
-    run()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-    return graph.replay
 
 
 def engine_steps(engine: TorchEngine, streams: int, frames: int) -> tuple[float, float]:
