@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.server.gauges import wait_for_queue
 from tritonclient.grpc import InferenceServerClient
 
 from triton_speech_client import ServerUnavailable, SpeechClient
@@ -70,10 +71,12 @@ def begin(caller: Any, pipeline: str, inputs: dict[str, Any]) -> Any:
     return call
 
 
-def occupy(caller: Any) -> list[Any]:
-    """Streams that keep all slots for longer than anyone may wait, however fast the machine is."""
-    running = [begin(caller, "voxcpm2", slow()) for _ in range(SLOTS)]
-    return running + [caller.open("voxcpm2", slow()) for _ in range(3 * SLOTS)]
+def queue_up(server: Any, caller: Any) -> list[Any]:
+    """Slow streams that take the slots before whoever comes next, five rounds of them: together they have the slots for
+    longer than that one may wait, unless the machine is very fast."""
+    before = [caller.open("voxcpm2", slow()) for _ in range(5 * SLOTS)]
+    wait_for_queue(server, len(before))
+    return before
 
 
 def wait_until_served(caller: Any, pipeline: str) -> None:
@@ -132,9 +135,10 @@ def test_a_client_that_tries_again_is_served_once_there_is_room(small_server: An
     wait_until_served(small_caller, "voxcpm2")
 
 
-def test_a_caller_that_waits_too_long_for_a_slot_is_told_so(small_caller: Any) -> None:
+def test_a_caller_that_waits_too_long_for_a_slot_is_told_so(small_server: Any, small_caller: Any) -> None:
     """S25: the wait has a limit, and its end is not an internal error."""
-    running = occupy(small_caller)
+    running = [begin(small_caller, "voxcpm2", slow()) for _ in range(SLOTS)]
+    running += queue_up(small_server, small_caller)
     answer = small_caller.ask("voxcpm2", short())
     for call in running:
         call.cancel()
@@ -157,14 +161,15 @@ def test_leaving_a_stream_frees_its_slot(small_server: Any, small_caller: Any, p
     assert chunks_made(small_server) - before < 20 * SLOTS * whole / 2
 
 
-def test_leaving_the_queue_frees_its_place(small_caller: Any) -> None:
+def test_leaving_the_queue_frees_its_place(small_server: Any, small_caller: Any) -> None:
     """T26: a caller who waits for a slot may leave too."""
-    running = occupy(small_caller)
+    running = [begin(small_caller, "voxcpm2", slow()) for _ in range(SLOTS)]
     for _ in range(WAITING + 4):
         waiting = small_caller.open("voxcpm2", endless())
         time.sleep(0.05)
         waiting.cancel()
         time.sleep(0.05)
+    running += queue_up(small_server, small_caller)
     answer = small_caller.ask("voxcpm2", short())
     for call in running:
         call.cancel()

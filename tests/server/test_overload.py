@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 import urllib.error
 import urllib.request
@@ -15,12 +14,12 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from tests.server.gauges import SETTLE_SECONDS, gauge, wait_for_queue
 from tritonclient.grpc import service_pb2_grpc
 
 from triton_speech_client import DeadlineExceeded, HttpSpeechClient
 from triton_speech_client.wire import infer_request
 
-SETTLE_SECONDS = 10.0
 LATE = "the deadline of 1 s has passed; the stream was ended"
 
 
@@ -66,23 +65,9 @@ def with_deadline(server: Any, pipeline: str, seconds: float, text: str = "word 
         return list(stub.ModelStreamInfer(iter((request,)), timeout=60))
 
 
-def gauge(server: Any, name: str, model: str) -> float:
-    with urllib.request.urlopen(server.metrics_url, timeout=10) as answer:
-        text = answer.read().decode()
-    (value,) = re.findall(rf'^triton_speech_{name}\{{.*model="{model}".*\}} (\S+)', text, re.MULTILINE)
-    return float(value)
-
-
 def errors_and_finals(messages: list[Any]) -> tuple[list[str], int]:
     errors = [message.error_message for message in messages if message.error_message]
     return errors, sum(message.infer_response.parameters["triton_final_response"].bool_param for message in messages)
-
-
-def wait_for_queue(server: Any, depth: int) -> None:
-    until = time.monotonic() + SETTLE_SECONDS
-    while gauge(server, "queue_depth", "voxcpm2_talker") != depth:
-        assert time.monotonic() < until
-        time.sleep(0.02)
 
 
 def test_high_priority_takes_the_next_slot(narrow_server: Any, narrow_caller: Any, pipeline: str) -> None:
