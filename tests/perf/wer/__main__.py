@@ -2,10 +2,10 @@
 
     python -m tests.perf.wer [--checkpoint DIR] [--limit N] [--runs plain:1 plain:8 ...] [--json FILE] [--keep DIR]
 
-110 sentences of six kinds (``sentences.json``), kept out of the training texts by the recipe's block list, go to a
-server that ``triton-speech serve`` starts, alone and eight at once: without a recording, with a reference recording of
-each of eight speakers, and as a continuation of it. What comes back is written down by Whisper tiny.en, both sides are
-compared after numbers, signs and case have been made alike (``normal.py``). The teacher's own speech and the
+110 sentences of six kinds (``sentences.json``), which ``triton-speech train --held-out`` keeps out of its texts, go to
+a server that ``triton-speech serve`` starts, alone and eight at once: without a recording, with a reference recording
+of each of eight speakers, and as a continuation of it. What comes back is written down by Whisper tiny.en, both sides
+are compared after numbers, signs and case have been made alike (``normal.py``). The teacher's own speech and the
 checkpoint's AudioVAE alone (encoded and decoded again) go the same way: what these lose, nothing else brings back.
 
 Columns: WER and CER as percentages of all words and letters; seconds of audio for each word; share of streams that
@@ -20,7 +20,7 @@ import json
 import math
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -114,8 +114,14 @@ def show(checkpoint: Path, found: Sequence[Figures], method: str, target: Path |
     lines = [{"WER %": one.name} | {kind: one.summary(kind)["WER %"] for kind in kinds} for one in found]
     print("\n" + table(lines, ["WER %", *kinds]))
     if target:
-        content = [{"summary": one.summary(), "rows": one.rows} for one in found]
-        target.write_text(json.dumps({"checkpoint": checkpoint.name, "likeness": method, "runs": content}, indent=1))
+        content = [{"summary": known(one.summary()), "rows": [known(row) for row in one.rows]} for one in found]
+        whole = {"checkpoint": checkpoint.name, "likeness": method, "runs": content}
+        target.write_text(json.dumps(whole, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def known(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """With None for what was not measured: JSON has no word for what is not a number."""
+    return {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in figures.items()}
 
 
 if __name__ == "__main__":

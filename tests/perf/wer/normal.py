@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 
 from num2words import num2words
 
@@ -17,6 +18,8 @@ _SHORT = {
     "vs": "versus",
 }
 _UNITS = {"km": "kilometers", "kg": "kilograms", "cm": "centimeters", "lbs": "pounds"}
+_MOST_DIGITS = 12
+"""Of a number that is read as one: a judge that repeats itself can write hundreds of them."""
 _YEARS = range(1100, 2100)
 _NUMBER_WORD = re.compile(
     r"(?:zero|one|two|three|four|five|six|seven|eight|nine|ten|\w+teen|eleven|twelve|\w+ty|hundred|thousand|million)"
@@ -25,6 +28,8 @@ _NUMBER_WORD = re.compile(
 
 def words(text: str) -> list[str]:
     """Lower-case words of ``text`` without punctuation: numbers spelled out, signs and abbreviations read."""
+    # Whisper writes "cafés" where "cafes" was asked for.
+    text = "".join(one for one in unicodedata.normalize("NFKD", text) if not unicodedata.combining(one))
     text = text.lower().replace("\u2019", "'")
     text = re.sub(r"(\d),(?=\d{3}\b)", r"\1", text)
     text = re.sub(r"[$](\d+)[.](\d\d)\b", r"\1 dollars and \2 cents", text)
@@ -34,7 +39,9 @@ def words(text: str) -> list[str]:
     text = re.sub(r"\b(\d{1,2}):(\d\d)\b", r"\1 \2", text)
     for sign, word in _SIGNS.items():
         text = text.replace(sign, word)
-    text = re.sub(r"(\d+)(?:st|nd|rd|th)\b", lambda found: num2words(int(found[1]), to="ordinal"), text)
+    text = re.sub(
+        rf"\b(\d{{1,{_MOST_DIGITS}}})(?:st|nd|rd|th)\b", lambda found: num2words(int(found[1]), to="ordinal"), text
+    )
     text = re.sub(r"(\d+)[.](\d+)", lambda found: f"{_spell(found[1])} point {' '.join(map(_spell, found[2]))}", text)
     text = re.sub(r"(\d+)([a-z])", r"\1 \2", text)
     text = re.sub(r"\d+", lambda found: f" {_spell(found[0])} ", text)
@@ -43,6 +50,8 @@ def words(text: str) -> list[str]:
 
 
 def _spell(digits: str) -> str:
+    if len(digits) > _MOST_DIGITS:
+        return " ".join(map(_spell, digits))
     number = int(digits)
     kind = "year" if len(digits) == 4 and number in _YEARS and number % 100 else "cardinal"
     return num2words(number, to=kind).replace(",", "").replace("-", " ")

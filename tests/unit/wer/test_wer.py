@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import pytest
 pytest.importorskip("jiwer", reason="the extra 'judge' is not installed")
 pytest.importorskip("num2words", reason="the extra 'judge' is not installed")
 
-from tests.perf.wer.__main__ import SENTENCES, load_sentences
+from tests.perf.wer.__main__ import SENTENCES, load_sentences, show
 from tests.perf.wer.judge import errors
 from tests.perf.wer.normal import words
 from tests.perf.wer.report import Figures, table
@@ -58,6 +59,10 @@ def test_a_limit_takes_some_of_every_kind() -> None:
         ("75%", "seventy-five percent"),
         ("It's late; let's go!", "Its late lets go"),
         ("3.5 miles", "three point five miles"),
+        ("the cafes", "the caf\u00e9s"),
+        ("the cafes", "the cafe\u0301s"),
+        ("1" * 400, "one " * 400),
+        ("1" * 400 + "th", "one " * 400 + "th"),
     ],
 )
 def test_both_sides_of_a_comparison_are_read_alike(first: str, second: str) -> None:
@@ -93,6 +98,18 @@ def test_the_mel_distance_is_zero_for_the_same_and_does_not_mind_a_pause() -> No
     later = np.concatenate((first[:12000], first[12000:12256].repeat(4), first[12000:]))
     assert mel_distance(first, first) == pytest.approx(0)
     assert mel_distance(first, later) < 0.3 * mel_distance(first, other)
+
+
+def test_the_json_has_nothing_for_what_was_not_measured(tmp_path: Path) -> None:
+    row = {"text": "A cat.", "category": "everyday", "heard": "a cat", "seconds": 1.0, "finish_reason": "stop"}
+    show(tmp_path, [Figures("plain:1", [row | {"hnr": math.nan, "pitch": 100.0}])], "x", tmp_path / "figures.json")
+
+    def refuse(word: str) -> float:
+        raise ValueError(f"{word} is not JSON")
+
+    content = json.loads((tmp_path / "figures.json").read_text(encoding="utf-8"), parse_constant=refuse)
+    assert content["runs"][0]["summary"]["nearest %"] is None
+    assert content["runs"][0]["rows"][0]["hnr"] is None
 
 
 def test_the_table_leaves_out_what_was_not_measured() -> None:
