@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from triton_speech.families.voxcpm2 import ops
 from triton_speech.families.voxcpm2.audio_vae import AudioVAE
-from triton_speech.families.voxcpm2.config import AudioVAEConfig
+from triton_speech.families.voxcpm2.config import AudioVAEConfig, VoxCPM2Config
 from triton_speech.families.voxcpm2.training.blocked import is_blocked
 from triton_speech.families.voxcpm2.training.codec import use_sums
 from triton_speech.families.voxcpm2.training.rows import NO_DOCUMENT, Rows, Utterance
 from triton_speech.families.voxcpm2.training.settings import TalkerSettings
 from triton_speech.families.voxcpm2.training.speakers import SAMPLE_RATE, SPEAKERS, Speaker, speak_as
 from triton_speech.families.voxcpm2.training.spectra import linear_loss, mel_filters, mel_loss
+from triton_speech.families.voxcpm2.training.talker import new_talker
+from triton_speech.families.voxcpm2.training.talker_loss import Draws, talker_loss
 from triton_speech.families.voxcpm2.training.teacher import LOUDNESS, tidy
 from triton_speech.families.voxcpm2.training.templates import Patterns
 
@@ -79,6 +83,59 @@ def test_without_a_recording_only_the_first_speaker_is_heard() -> None:
     batch = rows(reference_share=0.0, continuation_share=0.0)[0]
     owner = {one.begin + i: one.speaker for one in utterances(80) for i in range(one.count)}
     assert {owner[patch] for patch in batch.made_patch[batch.weight > 0].tolist()} == {FIRST_SPEAKER}
+
+
+def test_long_utterances_are_made_as_often_as_they_are_there() -> None:
+    """Laid out as they are drawn, they would seldom fit into what is left of a row."""
+    known, begin = [], 0
+    for index in range(300):
+        count = 100 if index % 3 == 0 else 10
+        known.append(Utterance([5] * count, begin, count, 0))
+        begin += count
+    settings = TalkerSettings(batch=16, length=256, reference_share=0, continuation_share=0)
+    drawn = Rows(known, settings, 12.5)
+    long = {one.begin + 99 for one in known if one.count == 100}
+    ends = [patch for step in range(10) for patch in drawn[step].made_patch[drawn[step].stop == 1].tolist()]
+    assert sum(end in long for end in ends) / len(ends) == pytest.approx(1 / 3, abs=0.06)
+
+
+def test_a_continuation_reads_its_text_joined_to_the_prompts() -> None:
+    """As the server does, which asks for the tokens of both at once."""
+    start = 3
+    known = [Utterance([start, 5 + index], 4 * index, 4, 0) for index in range(9)]
+    settings = TalkerSettings(batch=2, length=64, reference_share=0, continuation_share=1)
+    batch = Rows(known, settings, 12.5, word_start=start)[0]
+    for number in range(int(batch.document.max()) + 1):
+        tokens = batch.tokens[(batch.document == number) & ~batch.is_audio].tolist()
+        assert [token == start for token in tokens] == [True, False, False, False]
+
+
+def test_rows_end_where_nothing_fits() -> None:
+    settings = TalkerSettings(batch=2, length=32, reference_share=1, continuation_share=0)
+    batch = Rows([Utterance([5] * 8, 0, 20, 0)], settings, 100.0)[0]
+    assert batch.weight.sum() == 0
+
+
+def test_sums_of_layers_are_fp32_under_autocast(base: Path) -> None:
+    """Of both language models: bf16 has 8 bits for a sum of many layers."""
+    model = new_talker(VoxCPM2Config.from_checkpoint(base), 0)
+    seen = []
+    for part in (model.base_lm, model.residual_lm, model.feat_encoder.encoder, model.feat_decoder.estimator.decoder):
+        part.register_forward_pre_hook(lambda _, args: seen.append(args[0].dtype))
+    config = model.config
+    patches = torch.randn(2000, config.patch_size, config.feat_dim)
+    batch = rows()[0]
+    draws = Draws.random(batch, (config.patch_size, config.feat_dim), 1, 0.1, 0.1)
+    with torch.autocast("cpu", torch.bfloat16):
+        talker_loss(model, patches, batch, draws)
+    assert seen == [torch.float32] * 4
+
+
+def test_a_layer_that_is_trained_asks_for_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels have no gradients, and its input may need none."""
+    layer, x = torch.nn.Linear(4, 4), torch.randn(2, 4)
+    monkeypatch.setattr(ops, "few_rows", lambda *_: pytest.fail("asked for a kernel"))
+    assert ops.linear(x, layer).requires_grad
 
 
 def test_no_row_for_the_first_speaker_is_told() -> None:

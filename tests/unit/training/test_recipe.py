@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import shutil
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +22,14 @@ from tests.unit.training.conftest import write_settings
 from triton_speech.families.voxcpm2.checkpoint import load_audio_vae, load_talker
 from triton_speech.families.voxcpm2.config import VoxCPM2Config
 from triton_speech.families.voxcpm2.tokenizer import Tokenizer
+from triton_speech.families.voxcpm2.training.clock import Clock
 from triton_speech.families.voxcpm2.training.pieces import Pieces
-from triton_speech.families.voxcpm2.training.settings import TrainSettings
+from triton_speech.families.voxcpm2.training.settings import SpeechSettings, TextSettings, TrainSettings
 from triton_speech.families.voxcpm2.training.speakers import SAMPLE_RATE, SPEAKERS
-from triton_speech.families.voxcpm2.training.speech import read_shards
+from triton_speech.families.voxcpm2.training.speech import Job, _begin, make_speech, read_shards
+from triton_speech.families.voxcpm2.training.talker import encode_speech
 from triton_speech.families.voxcpm2.training.teacher import Phonemes, Teacher, bundled_teacher
-from triton_speech.families.voxcpm2.training.texts import read_rows
+from triton_speech.families.voxcpm2.training.texts import make_texts, read_rows
 from triton_speech_client.cli import main
 
 STAGES = ("texts", "speech", "codec", "decoder", "talker")
@@ -127,7 +131,8 @@ def test_a_stage_that_was_stopped_goes_on_to_the_same_state(
 
     whole = loop.run_stage
     monkeypatch.setattr(
-        "triton_speech.families.voxcpm2.training.run.run_stage", lambda *args: whole(*args[:-1], TwoSteps())
+        "triton_speech.families.voxcpm2.training.run.run_stage",
+        lambda *args, **more: whole(*args[:-1], TwoSteps(), **more),
     )
     assert main(["train", str(stopped), "--device", "cpu", "--stages", name]) == 0
     between = torch.load(stopped / "state" / f"{name}.pt", weights_only=False)
@@ -168,6 +173,57 @@ def test_a_new_portable_folder_has_its_own_teacher_and_can_be_moved(base: Path, 
     halved, whole = (Teacher(model).speak(ids) for model in (settings.teacher, bundled_teacher()))
     assert len(halved) == pytest.approx(len(whole), rel=0.1)
     assert np.abs(halved).mean() == pytest.approx(np.abs(whole).mean(), rel=0.2)
+
+
+def test_a_finished_stage_does_not_read_the_speech_again(run: Path, tmp_path: Path) -> None:
+    bare = tmp_path / "bare"
+    shutil.copytree(run, bare, ignore=shutil.ignore_patterns("speech"))
+    assert main(["train", str(bare), "--device", "cpu", "--stages", "codec", "decoder", "talker"]) == 0
+
+
+@pytest.mark.parametrize(("left", "made"), [(-1.0, 0), (1e-3, 1)])
+def test_no_speech_is_begun_that_would_not_end_in_time(run: Path, tmp_path: Path, left: float, made: int) -> None:
+    class Stopped(Clock):
+        def left(self) -> float:
+            return left
+
+    job = Job(run / "texts.jsonl", bundled_teacher(), tmp_path, SpeechSettings(shard=2, limit=3), 1920)
+    assert not make_speech(job, workers=1, clock=Stopped())
+    assert len(list(tmp_path.glob("*.json"))) == made
+
+
+def test_a_process_that_speaks_uses_one_thread(run: Path, tmp_path: Path) -> None:
+    job = Job(run / "texts.jsonl", bundled_teacher(), tmp_path, SpeechSettings(), 1920)
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _begin, (job,)) as pool:
+        assert pool.submit(torch.get_num_threads).result() == 1
+
+
+def test_speech_of_many_lengths_is_encoded_without_trying_algorithms(
+    run: Path, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """cuDNN's benchmark tries all of them for each new length."""
+    vae = load_audio_vae(base)
+    encode, tried = vae.encode, []
+
+    def watched(audio: torch.Tensor) -> torch.Tensor:
+        tried.append(torch.backends.cudnn.benchmark)
+        return encode(audio)
+
+    monkeypatch.setattr(vae, "encode", watched)
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    rows = read_rows(run / "texts.jsonl")
+    encode_speech(vae, run / "speech", rows, [[5]] * len(rows), 2)
+    assert tried == [False, False]
+    assert torch.backends.cudnn.benchmark
+
+
+def test_no_text_has_a_held_out_sentence_in_it(tmp_path: Path) -> None:
+    target, held_out = tmp_path / "texts.jsonl", tmp_path / "held_out.json"
+    make_texts(TextSettings(patterns=24), bundled_teacher(), target)
+    all_texts = [row.text for row in read_rows(target)]
+    held_out.write_text(json.dumps({"kind": [all_texts[0].upper().rstrip(".?!")]}), encoding="utf-8")
+    make_texts(TextSettings(patterns=24, held_out=held_out), bundled_teacher(), target)
+    assert sorted(row.text for row in read_rows(target)) == sorted(all_texts[1:])
 
 
 def test_settings_that_do_not_fit_are_named(base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

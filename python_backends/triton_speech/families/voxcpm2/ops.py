@@ -61,7 +61,9 @@ def _small_kernels(x: Tensor) -> Any:
 
 def linear(x: Tensor, layer: nn.Linear) -> Tensor:
     """What ``layer`` computes of x (..., K)."""
-    if few_rows(x, (x.shape[-1],)):
+    # An input that needs no gradient, such as a patch, may still meet a weight that does.
+    is_trained = torch.is_grad_enabled() and layer.weight.requires_grad
+    if not is_trained and few_rows(x, (x.shape[-1],)):
         from . import small_kernels
 
         return small_kernels.linear(x, layer.weight, layer.bias)

@@ -22,6 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--new", type=Path, metavar="BASE", help="begin: write settings.json for the size of this checkpoint"
     )
+    parser.add_argument("--held-out", type=Path, help="with --new: JSON file of sentences that no text may have")
     parser.add_argument("--wordnet", type=Path, help="with --new: folder of WordNet 3.0's data files")
     parser.add_argument("--word-list", type=Path, help="with --new: file of words")
     parser.add_argument(
@@ -32,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, help="stop in time and keep the state; without it until all is done")
     parser.add_argument("--stages", nargs="+", choices=STAGES, default=list(STAGES), help="only these")
     parser.add_argument(
-        "--compact", type=Path, metavar="DIR", help="at the end, write states of a tenth of the size, to be carried"
+        "--compact", type=Path, metavar="DIR", help="at the end, write states of a sixth to an eighth of the size"
     )
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 ...")
     parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 2), help="processes for speech")
@@ -75,7 +76,7 @@ def _begin(args: argparse.Namespace) -> None:
     if args.portable:
         content["teacher"] = "teacher.onnx"
         halve(bundled_teacher(), args.folder / "teacher.onnx")
-    texts = {"wordnet": args.wordnet, "word_list": args.word_list}
+    texts = {"held_out": args.held_out, "wordnet": args.wordnet, "word_list": args.word_list}
     content["texts"] = {name: _from(args.folder, path) for name, path in texts.items() if path is not None}
     settings.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 

@@ -16,8 +16,6 @@ from ..tokenizer import AUDIO_START, REF_AUDIO_END, REF_AUDIO_START
 from .settings import TalkerSettings
 
 NO_DOCUMENT = -1
-_TRIES = 24
-"""Utterances that do not fit into what is left of a row before it is closed."""
 
 
 @dataclass(frozen=True)
@@ -77,12 +75,25 @@ class _Sequence(NamedTuple):
 class Rows(Dataset[Batch]):
     """Batch number ``step``, whichever process asks for it: it depends on the seed and the step alone."""
 
-    def __init__(self, utterances: Sequence[Utterance], settings: TalkerSettings, frames_per_second: float) -> None:
+    def __init__(
+        self,
+        utterances: Sequence[Utterance],
+        settings: TalkerSettings,
+        frames_per_second: float,
+        *,
+        word_start: int | None = None,
+    ) -> None:
         """
+        Args:
+            utterances: all that there is.
+            settings: of the stage.
+            frames_per_second: patches of a second.
+            word_start: what a text begins with and what the text of a continuation, joined to a prompt's, lacks.
+
         Raises:
             ValueError: no utterance of the first speaker fits into a row.
         """
-        self._settings = settings
+        self._settings, self._word_start = settings, word_start
         self._longest_reference = int(settings.reference_seconds * frames_per_second)
         room = settings.length - 4
         self._all = [one for one in utterances if len(one.tokens) + one.count <= room]
@@ -102,16 +113,25 @@ class Rows(Dataset[Batch]):
         rows, length = settings.batch, settings.length
         most = int(rows * length * settings.patch_share)
         pages = [_Page(length) for _ in range(rows)]
-        made = 0
-        for page in pages:
-            for _ in range(_TRIES):
-                one = self._draw(source)
-                if page.room >= one.length and made + one.made <= most:
-                    page.add(one)
-                    made += one.made
-                if page.room < length // 16:
-                    break
+        # Drawn before they are laid out, the longest first: what is drawn until a row is full is mostly short.
+        for one in sorted(self._draw_all(source, rows * length, most), key=lambda one: one.length, reverse=True):
+            if page := next((page for page in pages if page.room >= one.length), None):
+                page.add(one)
         return lay_out_rows([page.sequences for page in pages], length, most)
+
+    def _draw_all(self, source: np.random.Generator, places: int, most: int) -> list[_Sequence]:
+        """Until there is no more room for the next one."""
+        drawn: list[_Sequence] = []
+        # Bounded, for settings with which nothing but what is too long is drawn.
+        for _ in range(places):
+            one = self._draw(source)
+            if one.length > self._settings.length:
+                continue
+            places, most = places - one.length, most - one.made
+            if min(places, most) < 0:
+                break
+            drawn.append(one)
+        return drawn
 
     def _draw(self, source: np.random.Generator) -> _Sequence:
         settings, kind = self._settings, source.random()
@@ -126,8 +146,9 @@ class Rows(Dataset[Batch]):
         if kind < settings.reference_share + settings.continuation_share:
             first = self._pick(source, self._all)
             target = self._pick(source, self._of[first.speaker])
-            tokens = [*first.tokens, *target.tokens, AUDIO_START, *[0] * first.count]
-            patches = [-1] * (len(first.tokens) + len(target.tokens) + 1)
+            more = target.tokens[1:] if target.tokens[0] == self._word_start else target.tokens
+            tokens = [*first.tokens, *more, AUDIO_START, *[0] * first.count]
+            patches = [-1] * (len(first.tokens) + len(more) + 1)
             patches += range(first.begin, first.begin + first.count)
             return _append(tokens, patches, target)
         target = self._pick(source, self._plain)

@@ -29,8 +29,10 @@ from .texts import Row, make_texts, read_rows
 from .vocabulary import Vocabulary
 
 STAGES = ("texts", "speech", "codec", "decoder", "talker", "export")
-FIRST_SPEECH_SECONDS = 120.0
+FIRST_SPEECH_SECONDS = 300.0
 """For which the AudioVAE's training waits, where speech is made beside it."""
+COMPILING_SECONDS = 120.0
+"""That a compiled step's first call may take."""
 SAVING_SECONDS = 10.0
 """Before the end of a run's time, for the last saving."""
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
@@ -95,11 +97,15 @@ class Run:
         return make_speech(job, workers=self._machine.workers, clock=clock)
 
     def _train_codec(self, clock: Clock) -> bool:
+        if self._is_done("codec"):
+            return True
         torch.manual_seed(self.settings.codec.seed)
         vae = AudioVAE(self._config.audio_vae_config).to(self._machine.device)
         return self._train_vae(vae, "codec", self.settings.codec, clock)
 
     def _train_decoder(self, clock: Clock) -> bool:
+        if self._is_done("decoder"):
+            return True
         return self._train_vae(self._trained_vae("codec"), "decoder", self.settings.decoder, clock)
 
     def _train_vae(self, vae: AudioVAE, name: str, settings: CodecSettings, clock: Clock) -> bool:
@@ -110,20 +116,22 @@ class Run:
             time.sleep(1)
         if pieces.poll() == 0:
             raise FileNotFoundError(f"{self._speech} has no speech yet: stage 'speech' comes first")
-        return run_stage(stage, name, settings, self._state, clock)
+        return run_stage(stage, name, settings, self._state, clock, first_seconds=self._first_seconds)
 
     def _train_talker(self, clock: Clock) -> bool:
+        if self._is_done("talker"):
+            return True
         settings, texts = self.settings.talker, read_rows(self._texts)
-        tokens, _ = self._tokens(texts)
+        tokens, vocabulary = self._tokens(texts)
         vae = self._trained_vae("codec").eval().requires_grad_(False)
         patches, utterances = encode_speech(vae, self._speech, texts, tokens, self._config.patch_size)
         seconds = len(patches) / self._config.frames_per_second
         print(f"talker: {len(utterances)} utterances, {seconds / 3600:.2f} h", flush=True)
-        rows = Rows(utterances, settings, self._config.frames_per_second)
+        rows = Rows(utterances, settings, self._config.frames_per_second, word_start=vocabulary.space)
         model = new_talker(self._config, settings.seed).to(self._machine.device)
         workers = min(self._machine.workers, 8) if self._machine.device.type == "cuda" else 0
         stage = TalkerStage(model, patches, rows, settings, workers=workers, compiled=self._machine.compiled)
-        return run_stage(stage, "talker", settings, self._state, clock)
+        return run_stage(stage, "talker", settings, self._state, clock, first_seconds=self._first_seconds)
 
     def _export(self, clock: Clock) -> bool:
         """Writes the checkpoint from the averages as they are, whether or not the stages are done."""
@@ -159,6 +167,16 @@ class Run:
         # Buffers have no average.
         vae.load_state_dict(vae.state_dict() | stage["average"])
         return vae.to(self._machine.device)
+
+    @property
+    def _first_seconds(self) -> float:
+        return COMPILING_SECONDS if self._machine.compiled else 0.0
+
+    def _is_done(self, name: str) -> bool:
+        """Asked before the speech is read, which takes longer than what a finished stage has left to do."""
+        path = self._state / f"{name}.pt"
+        # Written by a run of this folder.
+        return path.is_file() and bool(torch.load(path, map_location="cpu", mmap=True, weights_only=False)["done"])
 
     def _load(self, name: str) -> dict[str, dict[str, torch.Tensor]]:
         path = self._state / f"{name}.pt"

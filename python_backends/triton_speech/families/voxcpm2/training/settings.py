@@ -7,6 +7,9 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+PATHS = ("held_out", "wordnet", "word_list")
+"""Of the texts."""
+
 
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -14,6 +17,8 @@ class _Section(BaseModel):
 
 class TextSettings(_Section):
     seed: int = 7
+    held_out: Path | None = None
+    """JSON file of sentences to judge the voice by: no text has one of them in it."""
     wordnet: Path | None = None
     """Folder of WordNet 3.0 with its ``data.*``."""
     word_list: Path | None = None
@@ -37,7 +42,10 @@ class SpeechSettings(_Section):
 
 
 class StageSettings(_Section):
-    """``seconds`` is the stage's time over all of its runs, ``steps`` the most of its steps: what is first ends it."""
+    """``seconds`` is the stage's time over all of its runs, ``steps`` the most of its steps: what is first ends it.
+
+    Each run's first step, which may compile, is not counted into ``seconds``.
+    """
 
     seed: int = 1
     seconds: float = Field(default=600, gt=0)
@@ -63,6 +71,16 @@ class CodecSettings(StageSettings):
     discriminator_rate: float = Field(default=2e-4, gt=0)
     latent_noise: float = Field(default=0.3, ge=0)
     """Largest spread of the noise on the latents: the decoder has to bear with what the talker draws."""
+
+
+class DecoderSettings(CodecSettings):
+    """The same with defaults for the decoder alone, which hold for every field that a file leaves out."""
+
+    seed: int = 2
+    seconds: float = Field(default=700, gt=0)
+    learning_rate: float = Field(default=4e-4, gt=0)
+    warm_up: int = Field(default=100, ge=1)
+    save_seconds: float = Field(default=100, gt=0)
 
 
 class TalkerSettings(StageSettings):
@@ -111,7 +129,7 @@ class TrainSettings(_Section):
     texts: TextSettings = TextSettings()
     speech: SpeechSettings = SpeechSettings()
     codec: CodecSettings = CodecSettings()
-    decoder: CodecSettings = CodecSettings(seed=2, seconds=700, learning_rate=4e-4, warm_up=100, save_seconds=100)
+    decoder: DecoderSettings = DecoderSettings()
     talker: TalkerSettings = TalkerSettings()
 
     @classmethod
@@ -127,7 +145,7 @@ class TrainSettings(_Section):
             wrong = "; ".join(f"{'.'.join(map(str, one['loc'])) or path.name}: {one['msg']}" for one in error.errors())
             raise ValueError(f"{path.name} is not usable: {wrong}") from error
         texts = settings.texts
-        found = {name: _under(path.parent, getattr(texts, name)) for name in ("wordnet", "word_list")}
+        found = {name: _under(path.parent, getattr(texts, name)) for name in PATHS}
         return settings.model_copy(
             update={
                 "base": path.parent / settings.base,

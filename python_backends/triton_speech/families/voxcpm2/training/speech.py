@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import time
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import soundfile
+import torch
 from numpy.typing import NDArray
 
 from .clock import Clock
@@ -49,7 +51,7 @@ class Shard:
 
 
 def make_speech(job: Job, *, workers: int, clock: Clock) -> bool:
-    """Makes the shards that are missing and returns whether none is now; begins none after the clock's end.
+    """Makes the shards that are missing and returns whether none is now; begins none that the clock would end first.
 
     A shard depends on its number alone, not on which of the ``workers`` processes makes it and what it made before.
     """
@@ -59,13 +61,15 @@ def make_speech(job: Job, *, workers: int, clock: Clock) -> bool:
     numbers = range(-(-count // job.settings.shard))[: job.settings.limit]
     missing = iter([number for number in numbers if not _index(job.target, number).is_file()])
     with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _begin, (job,)) as pool:
-        running: set[Future[None]] = {pool.submit(_make_shard, number) for number in islice(missing, workers)}
-        while running:
+        running: set[Future[float]] = set()
+        slowest = 0.0
+        while True:
+            if clock.left() > slowest:
+                running |= {pool.submit(_make_shard, number) for number in islice(missing, workers - len(running))}
+            if not running:
+                break
             done, running = wait(running, return_when=FIRST_COMPLETED)
-            for one in done:
-                one.result()
-            if clock.left() > 0:
-                running |= {pool.submit(_make_shard, number) for number in islice(missing, len(done))}
+            slowest = max(slowest, *(one.result() for one in done))
     return all(_index(job.target, number).is_file() for number in numbers)
 
 
@@ -85,9 +89,13 @@ _rows: list[Row]
 def _begin(job: Job) -> None:
     global _job, _rows
     _job, _rows = job, read_rows(job.rows)
+    # One process for each core: more threads of each would only stand in each other's way.
+    torch.set_num_threads(1)
 
 
-def _make_shard(number: int) -> None:
+def _make_shard(number: int) -> float:
+    """Returns the seconds that it took."""
+    began = time.monotonic()
     first = number * _job.settings.shard
     # A new session for each shard: its noise depends on the seed and on all that it has said before.
     teacher = Teacher(_job.teacher, seed=_job.settings.seed * 1_000_003 + number)
@@ -105,6 +113,7 @@ def _make_shard(number: int) -> None:
     unfinished = target.with_suffix(".part")
     unfinished.write_text(json.dumps({"rows": rows, "counts": [len(part) for part in parts]}), encoding="utf-8")
     unfinished.replace(target)
+    return time.monotonic() - began
 
 
 def _index(folder: Path, number: int) -> Path:

@@ -28,7 +28,8 @@ MOMENTUM = 0.95
 MOST_GRADIENT = 1.0
 EMBEDDING_SPREAD = 0.5
 RESIDUAL_GAIN = 0.35
-ENCODED_AT_ONCE = 64
+ENCODED_AT_ONCE = 16
+"""Of a shard, sorted by length: more of them would be mostly padding."""
 
 
 class TalkerStage:
@@ -135,7 +136,9 @@ def encode_speech(
         for first in range(0, len(order), ENCODED_AT_ONCE):
             some = order[first : first + ENCODED_AT_ONCE]
             padded = nn.utils.rnn.pad_sequence([pieces[index] for index in some], batch_first=True)
-            latents = vae.encode(padded.to(device).float() / 32768).transpose(1, 2)
+            # Every batch has a length of its own: trying all algorithms for each takes longer than the encoding.
+            with torch.backends.cudnn.flags(enabled=True, benchmark=False, allow_tf32=torch.backends.cudnn.allow_tf32):
+                latents = vae.encode(padded.to(device).float() / 32768).transpose(1, 2)
             for index, one in zip(some, latents, strict=True):
                 count = len(pieces[index]) // hop
                 parts.append(one[: count * patch_size].reshape(count, patch_size, -1).half())

@@ -104,7 +104,7 @@ def _hidden(
     rounded = levels + (torch.round(levels) - levels).detach()
     state = torch.where(audio, ops.linear(rounded / quantiser.scale, quantiser.out_proj).to(state.dtype), state)
     fused = ops.linear(torch.cat((state, inputs.to(state.dtype) * audio), dim=-1), model.fusion_concat_proj)
-    return state, model.residual_lm(fused, positions, attend)
+    return state, model.residual_lm(fused.to(state.dtype), positions, attend)
 
 
 def _attend_within(document: Tensor) -> Attend:

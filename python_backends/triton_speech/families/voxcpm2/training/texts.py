@@ -37,7 +37,9 @@ class Row:
 def make_texts(settings: TextSettings, teacher: Path, target: Path) -> int:
     """Writes rows as lines of JSON, shuffled; returns how many. The same settings give the same rows."""
     source = random.Random(settings.seed)
+    held_out = [] if settings.held_out is None else _held_out(settings.held_out)
     texts = list(dict.fromkeys(text for text in _draw(settings, source) if _fits(text)))
+    texts = [text for text in texts if not _has_one(_only_words(text), held_out)]
     source.shuffle(texts)
     phonemes = Phonemes(teacher)
     count = 0
@@ -61,6 +63,28 @@ def _speaker(settings: TextSettings, source: random.Random) -> int:
     if source.random() < settings.default_speaker_share:
         return 0
     return source.randrange(1, len(SPEAKERS))
+
+
+def _held_out(path: Path) -> list[str]:
+    """Every string of a JSON file of lists and objects, as words."""
+    found: list[str] = []
+    todo: list[object] = [json.loads(path.read_text(encoding="utf-8"))]
+    while todo:
+        one = todo.pop()
+        if isinstance(one, str):
+            found.append(_only_words(one))
+        elif isinstance(one, list | dict):
+            todo += one.values() if isinstance(one, dict) else one
+    return [text for text in found if text.strip()]
+
+
+def _has_one(text: str, held_out: list[str]) -> bool:
+    return any(one in text for one in held_out)
+
+
+def _only_words(text: str) -> str:
+    """Without case and punctuation, with a space at both ends."""
+    return f" {' '.join(re.findall(r'[a-z0-9]+', text.lower().replace(chr(39), '')))} "
 
 
 def _fits(text: str) -> bool:

@@ -16,7 +16,7 @@ class Vocabulary:
     def __init__(self, tokenizer: Tokenizer, size: int, *, share_case: bool) -> None:
         self.read_as = torch.arange(size)
         tokens = {token: index for index in range(size) if (token := tokenizer.token(index)) is not None}
-        self._space = tokens.get(WORD_START, 0)
+        self.space = tokens.get(WORD_START, 0)
         self._seen = torch.zeros(size, dtype=torch.bool)
         self._seen[list(_MARKS)] = True
         if share_case:
@@ -33,5 +33,5 @@ class Vocabulary:
 
     def spread(self, embeddings: Tensor) -> Tensor:
         """(V, H) with the rows of ids that were not trained filled: by what they are read as, else by the space's."""
-        source = torch.where(self._seen, torch.arange(len(self.read_as)), torch.full_like(self.read_as, self._space))
+        source = torch.where(self._seen, torch.arange(len(self.read_as)), torch.full_like(self.read_as, self.space))
         return embeddings[source[self.read_as].to(embeddings.device)]
