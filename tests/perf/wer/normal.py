@@ -17,7 +17,8 @@ _SHORT = {
     "prof": "professor",
     "vs": "versus",
 }
-_UNITS = {"km": "kilometers", "kg": "kilograms", "cm": "centimeters", "lbs": "pounds"}
+_UNITS = {"km": "kilometers", "kg": "kilograms", "kilos": "kilograms", "cm": "centimeters", "lbs": "pounds"}
+_AFTER_NUMBERS = {"g": "grams", "m": "meters"}
 _MOST_DIGITS = 12
 """Of a number that is read as one: a judge that repeats itself can write hundreds of them."""
 _YEARS = range(1100, 2100)
@@ -43,6 +44,7 @@ def words(text: str) -> list[str]:
         rf"\b(\d{{1,{_MOST_DIGITS}}})(?:st|nd|rd|th)\b", lambda found: num2words(int(found[1]), to="ordinal"), text
     )
     text = re.sub(r"(\d+)[.](\d+)", lambda found: f"{_spell(found[1])} point {' '.join(map(_spell, found[2]))}", text)
+    text = re.sub(r"(\d) ?([gm])\b", lambda found: f"{found[1]} {_AFTER_NUMBERS[found[2]]}", text)
     text = re.sub(r"(\d+)([a-z])", r"\1 \2", text)
     text = re.sub(r"\d+", lambda found: f" {_spell(found[0])} ", text)
     found = re.sub(r"[^a-z ]", " ", text.replace("'", "")).split()

@@ -59,6 +59,9 @@ def test_a_limit_takes_some_of_every_kind() -> None:
         ("75%", "seventy-five percent"),
         ("It's late; let's go!", "Its late lets go"),
         ("3.5 miles", "three point five miles"),
+        ("250 grams of flour", "250g of flour"),
+        ("482 meters long", "482 m long"),
+        ("18 kilos", "18kg"),
         ("the cafes", "the caf\u00e9s"),
         ("the cafes", "the cafe\u0301s"),
         ("1" * 400, "one " * 400),
@@ -72,6 +75,10 @@ def test_both_sides_of_a_comparison_are_read_alike(first: str, second: str) -> N
 def test_and_stays_where_it_is_no_number() -> None:
     assert "and" in words("the hundred and the one")
     assert "and" in words("bread and butter")
+
+
+def test_letters_after_numbers_are_units_only_where_they_stand_alone() -> None:
+    assert words("at 7 a.m. in room 5 my 3 guests") == words("at seven a m in room five my three guests")
 
 
 def test_errors_count_words_and_letters() -> None:
