@@ -161,12 +161,16 @@ def test_a_compact_state_is_gone_on_from(run: Path, tmp_path: Path) -> None:
 
 
 def test_a_new_portable_folder_has_its_own_teacher_and_can_be_moved(base: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "there" / "new"
-    assert main(["train", str(folder), "--new", str(base), "--portable", "--stages", "decoder"]) == 1
+    folder, held_out = tmp_path / "there" / "new", tmp_path / "held_out.json"
+    held_out.write_text("[]")
+    new = ["--new", str(base), "--portable", "--held-out", str(held_out)]
+    assert main(["train", str(folder), *new, "--stages", "decoder"]) == 1
     assert main(["train", str(folder), "--new", str(base)]) == 1
     settings = TrainSettings.read(folder / "settings.json")
     assert not Path(json.loads((folder / "settings.json").read_text())["base"]).is_absolute()
     assert settings.base.resolve() == base.resolve()
+    assert settings.texts.held_out is not None
+    assert settings.texts.held_out.resolve() == held_out.resolve()
     assert settings.teacher is not None
     assert settings.teacher.stat().st_size < 0.55 * bundled_teacher().stat().st_size
     ids = Phonemes(settings.teacher).ids("The kettle is on the table.")
