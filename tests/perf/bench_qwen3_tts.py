@@ -47,12 +47,15 @@ def random_weights(module: nn.Module, dtype: torch.dtype) -> None:
 
 
 def load_talker(config: Qwen3TTSConfig, slots: int) -> SlotTalker:
+    """A talker that never stops: a step counts where all streams speak."""
     with torch.device("meta"):
         model = Qwen3TTSTalker(config.talker_config, length=LENGTH)
     random_weights(model, DTYPE)
     model.materialise(DEVICE)
     fuse(model)
-    return SlotTalker(model, config, slots)
+    talker = SlotTalker(model, config, slots)
+    talker._controls[talker._end] = True
+    return talker
 
 
 def engine_steps(engine: TorchEngine, streams: int, frames: int) -> tuple[float, float]:
