@@ -13,7 +13,7 @@ from ..errors import SpeechError, invalid
 from ..families.protocol import TalkerModel
 from .api import EngineOptions, FinishReason, Frame, TalkerRequest
 from .kv_cache import SlotKVCache
-from .slots import FAILED, NOT_FINITE, SCRATCH_SLOT, Running, SlotEngine, slots_needed
+from .slots import FAILED, NOT_FINITE, NOTHING_SAID, SCRATCH_SLOT, Running, SlotEngine, slots_needed
 from .step_graphs import Recorder, StepGraphs, graph_shapes
 
 log = logging.getLogger(__name__)
@@ -135,6 +135,9 @@ class TorchEngine(SlotEngine):
             one.done += 1
             one.frames += has_frame
             finish = self._finish(one, stops=ends)
+            if finish and not one.frames:
+                frames += self._fail([one], NOTHING_SAID)
+                continue
             if has_frame or finish:
                 patch = host[row, :-1].view(self.talker.patch_shape).clone() if has_frame else None
                 frames.append(Frame(one.request.stream, patch, finish))

@@ -15,9 +15,10 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from ..engine.api import Frame, TalkerRequest
+from ..engine.api import Frame
 from ..engine.build import build_engine
 from ..engine.runner import Engine, EngineThread
+from ..engine.warm_up import warm_up
 from ..errors import SpeechError, echoed, invalid
 from ..families.registry import find_checkpoint, load_diffusion_family, load_family
 from ..streaming.schedule import Chunker, ChunkSchedule
@@ -48,6 +49,7 @@ from .triton import (
 log = logging.getLogger(__name__)
 
 CHUNK_OUTPUTS = ("STREAM_ID", "LATENTS", "SKIP_FRAMES", "CHUNK_INDEX", "FINISH_REASON")
+WARM_UP_FRAMES = 2
 SECONDS_BETWEEN_PULSES = 0.005
 """Of all streams together: two hundred a second, each of them two calls through Triton."""
 
@@ -97,7 +99,7 @@ class TalkerStage:
         self._streams: dict[str, _Stream] = {}
         self._streams_lock = threading.Lock()
         self._frames: queue.SimpleQueue[list[Frame] | Callable[[], None] | None] = queue.SimpleQueue()
-        self._warm(engine)
+        warm_up(engine, self._family, WARM_UP_FRAMES)
         if calls is not None:
             calls.open()
         engine.on_slot = self._has_slot
@@ -145,14 +147,6 @@ class TalkerStage:
         entry = self._streams[stream]
         entry.waited = time.monotonic() - entry.came
         self._metrics.observe(catalogue.QUEUE_SECONDS, entry.waited)
-
-    def _warm(self, engine: Engine) -> None:
-        """One short stream, so that the first caller does not pay for torch's start."""
-        sampling = self._family.make_sampling(0, {})
-        prompt = self._family.make_prompt(list(self._family.WARM_UP_TOKENS), None, None)
-        engine.add(TalkerRequest("warm-up", prompt, sampling, max_frames=2))
-        while not engine.is_idle:
-            engine.step()
 
     def _control(self, inputs: Mapping[str, Array], sender: Any) -> None:
         command = read_text(inputs, "CONTROL")

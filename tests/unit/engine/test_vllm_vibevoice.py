@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ pytest.importorskip("vllm", reason="vLLM is not installed here (make test-vllm h
 
 from triton_speech.engine.api import EngineOptions, Frame, TalkerRequest
 from triton_speech.engine.build import EngineChoice, build_engine
-from triton_speech.families.vibevoice import load_frontend, make_prompt
+from triton_speech.engine.slots import SCRATCH_SLOT
+from triton_speech.families.vibevoice import load_frontend, make_prompt, talker_facts
 from triton_speech.families.vibevoice.frontend import FrontendParameters
 from triton_speech.families.vibevoice.settings import Sampling
 from triton_speech.families.vibevoice.tiny import write_tiny_checkpoint
@@ -82,8 +84,9 @@ def mixed(folder: Path) -> list[TalkerRequest]:
 
 
 def samples(frames: list[Frame]) -> Tensor:
-    """(T, hop) of one stream."""
-    return torch.stack([frame.patch[0, 1:] for frame in frames if frame.patch is not None])
+    """(T, hop) of one stream, of which T may be 0."""
+    made = [frame.patch[0, 1:] for frame in frames if frame.patch is not None]
+    return torch.stack(made) if made else torch.zeros(0, 3200)
 
 
 def assert_same(got: list[Frame], expected: list[Frame]) -> None:
@@ -137,3 +140,82 @@ def test_a_state_that_is_not_finite_ends_its_stream_alone(vllm_engine, torch_eng
     )
     again = request_of(folder, "again", seed=3)
     assert_same(run(vllm_engine, {0: [again]})["again"], run(torch_engine, {0: [again]})["again"])
+
+
+# Below, each test has an engine of its own. vLLM ends what is global to its process with each, so they come last.
+
+Rows = Counter[tuple[int, int]]
+"""How often rows (slot, position) came by."""
+
+
+def count_rows(talker: Any, part: str) -> Rows:
+    """Counts the rows that a part of the talker is given from now on."""
+    rows: Rows = Counter()
+    call = getattr(talker, part)
+
+    def counted(slots: Tensor, positions: Tensor, *others: Any) -> Any:
+        rows.update(row for row in zip(slots.tolist(), positions.tolist(), strict=True) if row[0] != SCRATCH_SLOT)
+        return call(slots, positions, *others)
+
+    setattr(talker, part, counted)
+    return rows
+
+
+def by_chance(path: Path, seed: int) -> Path:
+    """A checkpoint that says what its weights happen to say."""
+    return write_tiny_checkpoint(path, seed=seed, stops_at_once=None, tie_word_embeddings=False, decoder_config=WIDE)
+
+
+def test_steps_without_a_frame_are_those_of_the_torch_engine_and_are_not_sent(tmp_path):
+    folder = by_chance(tmp_path, seed=48)
+    requests = [
+        request_of(folder, "stops", "Speaker 1: And then?", seed=5, frames=60),
+        request_of(folder, "is cut", "Speaker 1: And then?", seed=5, frames=9),
+        request_of(folder, "another", DIALOGUE, seed=7),
+    ]
+    plain = engine_of("torch", folder)
+    made = count_rows(plain.talker, "emit")
+    alone = {one.stream: run(plain, {0: [one]})[one.stream] for one in requests}
+    assert {frames[-1].finish for frames in alone.values()} == {"stop", "length"}
+    sent = sum(frame.patch is not None for frames in alone.values() for frame in frames)
+    assert made.total() > sent + 5, "too few steps made no frame"
+    together = run(engine_of("vllm", folder), {0: requests[:2], 3: requests[2:]})
+    for stream, expected in alone.items():
+        assert_same(together[stream], expected)
+        assert all(frame.patch is not None and frame.patch[0, 0] == 1 for frame in together[stream][:-1])
+
+
+def test_a_stream_that_never_makes_a_frame_is_an_error_and_frees_its_slot(tmp_path):
+    folder = by_chance(tmp_path, seed=7)
+    engine = engine_of("vllm", folder, length=192)
+    made = count_rows(engine.talker, "emit")
+    requests = [request_of(folder, str(seed), "Speaker 1: And then?", seed=seed) for seed in range(6)]
+    frames = run(engine, {0: requests})
+    assert max(position for _, position in made) == 190, "it ended before its positions did"
+    for one in requests:
+        (only,) = frames[one.stream]
+        assert only.patch is None
+        assert only.error is not None
+        assert "before its first frame" in only.error.text
+    assert engine.running == 0
+
+
+@pytest.mark.parametrize("kind", ["speaks on", "by chance"])
+def test_a_row_that_is_run_again_after_its_cache_was_taken_makes_nothing_twice(folder, tmp_path, kind):
+    """What the decoder, the ear or the negative stream heard twice would change all that follows."""
+    if kind == "by chance":
+        folder = by_chance(tmp_path, seed=11)
+    requests = [
+        request_of(folder, f"s{seed}", "So it is." + " And so." * seed, seed=seed, frames=60) for seed in range(4)
+    ]
+    plain = engine_of("torch", folder)
+    alone = {one.stream: run(plain, {0: [one]})[one.stream] for one in requests}
+    # Sixteen blocks, half of what the four need.
+    position = talker_facts(folder).kv_shape.bytes_per_position(4)
+    narrow = engine_of("vllm", folder, length=256, kv_cache_bytes=16 * 32 * position)
+    ran, made = count_rows(narrow.talker, "hidden"), count_rows(narrow.talker, "emit")
+    together = run(narrow, {0: requests})
+    assert max(ran[row] for row in made) > 1, "no row of speech was run again"
+    assert set(made.values()) == {1}
+    for stream, expected in alone.items():
+        assert_same(together[stream], expected)

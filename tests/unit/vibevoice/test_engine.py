@@ -7,10 +7,15 @@ import pytest
 from triton_speech.engine.api import EngineOptions, Frame, TalkerRequest
 from triton_speech.engine.slots import slots_needed
 from triton_speech.engine.torch_engine import TorchEngine
+from triton_speech.engine.warm_up import warm_up
+from triton_speech.families.registry import load_family
 from triton_speech.families.vibevoice import load_codec, load_frontend, load_talker, make_prompt, make_sampling
 from triton_speech.families.vibevoice.frontend import FrontendParameters
 from triton_speech.families.vibevoice.tiny import write_tiny_checkpoint
 from triton_speech.request import SpeechRequest
+
+SILENT = 0
+"""Seed of weights that never say a frame."""
 
 
 def run(folder: Path, *, deterministic: bool, max_frames: int = 40, length: int = 256) -> list[Frame]:
@@ -29,6 +34,13 @@ def run(folder: Path, *, deterministic: bool, max_frames: int = 40, length: int 
 def by_chance(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("tiny") / "by_chance"
     return write_tiny_checkpoint(path, seed=17, stops_at_once=None, tie_word_embeddings=False)
+
+
+@pytest.fixture(scope="module")
+def silent(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_checkpoint(
+        tmp_path_factory.mktemp("tiny") / "silent", seed=SILENT, stops_at_once=None, tie_word_embeddings=False
+    )
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
@@ -55,6 +67,32 @@ def test_a_stream_ends_where_its_positions_do(folder: Path) -> None:
 def test_an_end_before_any_frame_is_an_error(tmp_path: Path) -> None:
     (only,) = run(write_tiny_checkpoint(tmp_path / "stops", stops_at_once=True), deterministic=False)
     assert only.error is not None
+
+
+def test_a_stream_that_never_makes_a_frame_is_an_error_where_its_positions_end(silent: Path) -> None:
+    (only,) = run(silent, deterministic=False)
+    assert only.patch is None
+    assert only.error is not None
+    assert "before its first frame" in only.error.text
+
+
+def test_a_warm_up_ends_where_no_frame_comes_of_it(silent: Path) -> None:
+    options = EngineOptions(max_num_seqs=2)
+    engine = TorchEngine(
+        load_talker(silent, slots=slots_needed(options), device="cpu", dtype=None, length=256), options
+    )
+    steps = 0
+    step = engine.step
+
+    def counted() -> list[Frame]:
+        nonlocal steps
+        steps += 1
+        return step()
+
+    engine.step = counted  # type: ignore[method-assign]
+    warm_up(engine, load_family("vibevoice"), frames=2)
+    assert engine.is_idle
+    assert 2 <= steps <= 20
 
 
 def test_the_codec_hands_on_what_was_spoken(folder: Path) -> None:

@@ -16,10 +16,11 @@ from vllm.v1.engine.llm_engine import LLMEngine
 
 from ...errors import invalid
 from ...families.protocol import TalkerModel
-from ...families.registry import Family, load_family
+from ...families.registry import load_family
 from ..api import EngineOptions, FinishReason, Frame, TalkerRequest
 from ..build import EngineChoice
-from ..slots import NOT_FINITE, Running, SlotEngine, slots_needed
+from ..slots import NOT_FINITE, NOTHING_SAID, Running, SlotEngine, slots_needed
+from ..warm_up import warm_up
 from .plugin import ARCHITECTURE, register
 
 CPU_BLOCK = 32
@@ -58,7 +59,8 @@ class VllmEngine(SlotEngine):
             with torch.inference_mode():
                 models[0].capture(self._graph_sizes())
             self.graph_uses = models[0].graph_uses
-            self._run_prompt(load_family(family))
+            # In its first step the model captures what it needs a prompt for.
+            warm_up(self, load_family(family), frames=1)
 
     def add(self, request: TalkerRequest) -> None:
         """Queues a stream.
@@ -94,13 +96,6 @@ class VllmEngine(SlotEngine):
             made += [(one, step, finish if step == steps - 1 else "") for step in range(one.done, steps)]
             one.done = steps
         return frames + self._read(made)
-
-    def _run_prompt(self, family: Family) -> None:
-        """A short stream, in whose first step the model captures what it needs a prompt for."""
-        prompt = family.make_prompt(list(family.WARM_UP_TOKENS), None, None)
-        self.add(TalkerRequest("capture", prompt, family.make_sampling(0, {}), max_frames=1))
-        while not self.is_idle:
-            self.step()
 
     def _config(self, family: str, checkpoint: Path, dtype: str) -> dict[str, Any]:
         """A configuration in Hugging Face's form: what vLLM wants to know, and what ``SlotTokenModel`` reads."""
@@ -196,6 +191,8 @@ class VllmEngine(SlotEngine):
             return self._end_without_frame(one)
         has_frame = not self.talker.marks_frames or bool(patch.flatten()[0])
         one.frames += has_frame
+        if finish and not one.frames:
+            return self._fail([one], NOTHING_SAID)
         if finish:
             self._release(one)
         elif one.frames >= one.request.max_frames:
