@@ -136,3 +136,20 @@ def test_on_vllm_streams_that_come_while_others_speak_come_to_their_end(vllm_eng
     got = run(vllm_engine, {0: requests(checkpoint)[:2], 5: requests(checkpoint)[2:4], 9: requests(checkpoint)[4:]})
     assert {stream: len(frames) for stream, frames in got.items()} == {str(seed): FRAMES for seed in range(8)}
     assert all(((codes >= 0) & (codes < 64)).all() for codes in got.values())
+
+
+@pytest.mark.skipif(NO_VLLM, reason="vLLM is not installed here")
+def test_on_vllm_streams_that_end_by_themselves_leave_the_engine_whole(tmp_path: Path) -> None:
+    """vLLM has begun the next step by the time it sees an end; a row of no slot there would stop the device."""
+    folder = write_tiny_checkpoint(tmp_path, kind="base", head_dim=64, dtype="bfloat16", stops_at_once=True)
+    choice = EngineChoice("vllm", device="cuda", length=512, kv_cache_bytes=1 << 28)
+    engine, _ = build_engine(choice, OPTIONS, "qwen3_tts", folder)
+    for _ in range(2):
+        for one in requests(folder):
+            engine.add(one)
+        ends = {}
+        while not engine.is_idle:
+            ends |= {frame.stream: frame for frame in engine.step() if frame.is_last}
+        torch.cuda.synchronize()
+        assert {(end.patch is None, end.finish) for end in ends.values()} == {(True, "stop")}
+        assert len(ends) == 8

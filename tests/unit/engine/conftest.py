@@ -35,6 +35,21 @@ def make_engine(model: VoxCPM2Talker) -> MakeEngine:
     return make
 
 
+@pytest.fixture
+def vllm_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM begins a step before it has seen what came of the one before: its way on a GPU, which it leaves on a CPU."""
+    from vllm.engine.arg_utils import EngineArgs
+
+    settle = EngineArgs.create_engine_config
+
+    def settled(self: EngineArgs, *args: object, **options: object) -> object:
+        config = settle(self, *args, **options)
+        config.scheduler_config.async_scheduling = True
+        return config
+
+    monkeypatch.setattr(EngineArgs, "create_engine_config", settled)
+
+
 def request(
     stream: str, *, tokens: int = 12, frames: int = 10, reference: int = 0, prompt: int = 0, seed: int = 0, **how: float
 ) -> TalkerRequest:

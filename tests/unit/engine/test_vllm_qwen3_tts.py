@@ -162,6 +162,15 @@ def test_an_end_makes_no_frame_and_comes_after_two(stopping):
     assert [(frame.patch is not None, frame.finish) for frame in frames] == [(True, ""), (True, ""), (False, "stop")]
 
 
+@pytest.mark.usefixtures("vllm_ahead")
+def test_the_step_that_was_begun_before_an_end_was_seen_harms_nothing(stopping):
+    """Its row holds the end token, which is the number of no slot."""
+    engine = engine_of("vllm", stopping)
+    frames = run(engine, {0: [request_of(stopping, str(index), seed=index) for index in range(6)]})
+    for ended in frames.values():
+        assert [(frame.patch is not None, frame.finish) for frame in ended] == [(True, ""), (True, ""), (False, "stop")]
+
+
 def test_an_end_at_the_first_step_is_an_error_and_frees_its_slot(stopping, monkeypatch):
     monkeypatch.setattr(talker, "MIN_FRAMES", 0)
     engine = engine_of("vllm", stopping)

@@ -166,7 +166,10 @@ def by_chance(path: Path, seed: int) -> Path:
     return write_tiny_checkpoint(path, seed=seed, stops_at_once=None, tie_word_embeddings=False, decoder_config=WIDE)
 
 
-def test_steps_without_a_frame_are_those_of_the_torch_engine_and_are_not_sent(tmp_path):
+@pytest.mark.parametrize("ahead", [False, True])
+def test_steps_without_a_frame_are_those_of_the_torch_engine_and_are_not_sent(tmp_path, request, ahead):
+    if ahead:
+        request.getfixturevalue("vllm_ahead")
     folder = by_chance(tmp_path, seed=48)
     requests = [
         request_of(folder, "stops", "Speaker 1: And then?", seed=5, frames=60),
@@ -200,9 +203,11 @@ def test_a_stream_that_never_makes_a_frame_is_an_error_and_frees_its_slot(tmp_pa
     assert engine.running == 0
 
 
-@pytest.mark.parametrize("kind", ["speaks on", "by chance"])
-def test_a_row_that_is_run_again_after_its_cache_was_taken_makes_nothing_twice(folder, tmp_path, kind):
+@pytest.mark.parametrize(("kind", "ahead"), [("speaks on", False), ("by chance", False), ("by chance", True)])
+def test_a_row_that_is_run_again_after_its_cache_was_taken_makes_nothing_twice(folder, tmp_path, request, kind, ahead):
     """What the decoder, the ear or the negative stream heard twice would change all that follows."""
+    if ahead:
+        request.getfixturevalue("vllm_ahead")
     if kind == "by chance":
         folder = by_chance(tmp_path, seed=11)
     requests = [

@@ -164,11 +164,15 @@ class SlotTokenModel(nn.Module):
         return _pad(out.view(rows, *q.shape[1:]), len(q))
 
     def _real_rows(self, slots: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Sends padded rows to the scratch slot: a graph's padding holds what an earlier step left there."""
+        """Sends rows of no stream to the scratch slot.
+
+        A graph's padding holds what an earlier step left there. vLLM begins a step before it has seen the ends of the
+        one before: the row of a stream that is over holds the end token.
+        """
         mappings = get_forward_context().slot_mapping
         if not mappings:
             return torch.zeros_like(slots), torch.zeros_like(positions)
-        real = next(iter(mappings.values()))[: len(slots)] >= 0
+        real = (next(iter(mappings.values()))[: len(slots)] >= 0) & (slots < self.slots)
         return torch.where(real, slots, SCRATCH_SLOT), torch.where(real, positions, 0)
 
     def _last_rows(self, count: int) -> Any:
