@@ -74,14 +74,20 @@ def engine_steps(engine: TorchEngine, streams: int, frames: int) -> tuple[float,
     return median(steps[2:] or steps), first
 
 
-def bench_talker(config: Qwen3TTSConfig, counts: list[int], frames: int) -> None:
-    options = EngineOptions(max_num_seqs=max(counts), prefill_chunk=512, prefill_budget=4096)
-    talker = load_talker(config, slots_needed(options))
-    engine = TorchEngine(talker, options, graphs=0 if ON_GPU else None)
+def bytes_read(talker: SlotTalker) -> tuple[int, int]:
+    """Of the weights that a step reads: the talker's own, and those for the other codes of a frame."""
     predictor = talker.model.code_predictor
     once = bytes_of(talker.model, ("code_predictor", "embedding", "text_projection"))
     # Every code runs the predictor's stack and one head.
     each = (predictor.groups - 1) * bytes_of(predictor, ("embedding", "lm_head")) + bytes_of(predictor.lm_head)
+    return once, each
+
+
+def bench_talker(config: Qwen3TTSConfig, counts: list[int], frames: int) -> None:
+    options = EngineOptions(max_num_seqs=max(counts), prefill_chunk=512, prefill_budget=4096)
+    talker = load_talker(config, slots_needed(options))
+    engine = TorchEngine(talker, options, graphs=0 if ON_GPU else None)
+    once, each = bytes_read(talker)
     floors = [1000 * count / BANDWIDTH for count in (once, each)]
     print(f"weights: {once / 1e9:.2f} GB once and {each / 1e9:.2f} GB for the other codes of a frame")
     print(f"floor: {floors[0]:.2f} + {floors[1]:.2f} ms")

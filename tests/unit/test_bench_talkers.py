@@ -1,4 +1,4 @@
-"""The talkers of random weights that are measured on a GPU: they can be built here, and never stop."""
+"""The talkers of random weights that a GPU is measured with: they can be built, never stop, and read what is told."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tests.perf import bench_qwen3_tts, bench_vibevoice
+from torch import nn
 
 from triton_speech.engine.api import EngineOptions, Frame, TalkerRequest
+from triton_speech.engine.kv_cache import SlotKVCache
 from triton_speech.engine.slots import slots_needed
 from triton_speech.engine.torch_engine import TorchEngine
 from triton_speech.families import qwen3_tts, vibevoice
@@ -37,9 +40,29 @@ def ends(talker: Any, family: Any, prompt: Any) -> list[Frame]:
     return [frame for frame in frames if frame.is_last]
 
 
+def bytes_read(talker: Any) -> int:
+    """In one step of one stream: of each module's weights as often as it is called. Few embeddings are read."""
+    read = 0
+
+    def count(module: nn.Module, *_: Any) -> None:
+        nonlocal read
+        if not isinstance(module, nn.Embedding):
+            read += sum(weight.nbytes for weight in module.parameters(recurse=False))
+
+    hooks = [module.register_forward_hook(count) for module in talker.model.modules()]
+    cache = SlotKVCache(talker.kv_shape, slots=2, length=64, dtype=talker.dtype, device=talker.device)
+    slot, position = (torch.tensor([value], device=talker.device) for value in (1, 9))
+    with torch.inference_mode():
+        talker.emit(slot, position, *talker.hidden(slot, position, cache.decode(slot, position, 9)), 10)
+    for hook in hooks:
+        hook.remove()
+    return read
+
+
 def test_qwen3_tts(tmp_path: Path) -> None:
     folder = qwen3_tts_tiny.write_tiny_checkpoint(tmp_path / "tiny", kind="base")
     talker = bench_qwen3_tts.load_talker(Qwen3TTSConfig.from_checkpoint(folder), slots_needed(OPTIONS))
+    assert sum(bench_qwen3_tts.bytes_read(talker)) == bytes_read(talker)
     prompt = Prompt(Words(role=(1, 2, 3), text=tuple(range(10, 30)), non_streaming=True))
     assert [end.finish for end in ends(talker, qwen3_tts, prompt)] == ["length"] * STREAMS
 
@@ -47,6 +70,7 @@ def test_qwen3_tts(tmp_path: Path) -> None:
 def test_vibevoice(tmp_path: Path) -> None:
     folder = vibevoice_tiny.write_tiny_checkpoint(tmp_path / "tiny")
     talker = bench_vibevoice.load_talker(VibeVoiceConfig.from_checkpoint(folder), slots_needed(OPTIONS))
+    assert bench_vibevoice.floor(talker, bandwidth=1000) == bytes_read(talker)
     prompt = Tokens(tuple(range(5, 45)), (), 200)
     assert [end.finish for end in ends(talker, vibevoice, prompt)] == ["length"] * STREAMS
 
