@@ -102,6 +102,16 @@ def test_a_slot_forgets_its_last_stream(vllm_engine):
     assert torch.allclose(patches(run(vllm_engine, {0: [one]})["again"]), first, atol=1e-5)
 
 
+@pytest.mark.parametrize("most", [1, 3, 8, 12, 39, 64, 65])
+def test_each_batch_has_a_graph_on_a_gpu(vllm_engine, monkeypatch, most):
+    monkeypatch.setattr(vllm_engine, "options", EngineOptions(max_num_seqs=most))
+    sizes = vllm_engine._graph_sizes()
+    assert sizes == sorted(set(sizes))
+    assert sizes[0] == 1
+    assert sizes[-1] == most
+    assert {1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64} & set(range(most)) <= set(sizes)
+
+
 class CountingTeacher(RecordingTeacher):
     """Counts how often each row of a stream was run."""
 

@@ -152,7 +152,7 @@ class VllmEngine(SlotEngine):
         most = self.options.max_num_seqs
         if self.options.deterministic:
             return [most]
-        return [size for size in GRAPH_SIZES if size <= most] + list(range(40, most + 1, 8))
+        return [*(size for size in (*GRAPH_SIZES, *range(40, most, 8)) if size < most), most]
 
     def _begin(self, streams: list[Running]) -> list[Frame]:
         self._model.progress.begin([(one.slot, one.request.prompt.length) for one in streams])
