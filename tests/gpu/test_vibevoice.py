@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from triton_speech.request import SpeechRequest
 
 FRAMES = 10
 TEXTS = ("Hello.", "Speaker 1: Good morning.\nSpeaker 2: And to you.", "One more of them, which is longer.")
+NO_VLLM = importlib.util.find_spec("vllm") is None
 CONFIGS = Path(__file__).resolve().parents[3] / "shared" / "data" / "vibevoice-1.5b"
 
 
@@ -102,3 +104,37 @@ def test_full_size_runs_in_bfloat16_through_graphs() -> None:
     assert len(patches) == 16
     assert all(patch.isfinite().all() for patch in patches)
     assert engine.graph_uses["decode"].fallbacks == 0
+
+
+@pytest.mark.skipif(NO_VLLM, reason="vLLM is not installed here")
+@pytest.mark.parametrize("ends", [False, True])
+def test_on_vllm_streams_that_come_while_others_speak_come_to_their_end(tmp_path: Path, ends: bool) -> None:
+    """Weights that say what they happen to say, too: steps without a frame, and ends that are seen a step late."""
+    # FlashAttention knows no narrower heads of use.
+    heads = {"num_attention_heads": 1, "num_key_value_heads": 1}
+    how = {"seed": 6, "stops_at_once": None, "tie_word_embeddings": False} if ends else {}
+    folder = write_tiny_checkpoint(tmp_path, torch_dtype="bfloat16", decoder_config=heads, **how)
+    choice = EngineChoice("vllm", device="cuda", length=600, kv_cache_bytes=1 << 28)
+    engine, _ = build_engine(choice, EngineOptions(max_num_seqs=4), "vibevoice", folder)
+    frontend = load_frontend(folder, FrontendParameters())
+    for _ in range(2):
+        heard: dict[str, list[Frame]] = {}
+        waiting = list(range(8))
+        while waiting or not engine.is_idle:
+            for index in waiting[:2]:
+                prompt = make_prompt(frontend.prepare(SpeechRequest(TEXTS[index % 3])).tokens, None, None)
+                engine.add(TalkerRequest(str(index), prompt, make_sampling(index, {}), FRAMES))
+            waiting = waiting[2:]
+            for frame in engine.step():
+                heard.setdefault(frame.stream, []).append(frame)
+        torch.cuda.synchronize()
+        assert len(heard) == 8
+        assert all(frames[-1].is_last for frames in heard.values())
+        patches = [frame.patch for frames in heard.values() for frame in frames if frame.patch is not None]
+        assert all(patch.isfinite().all() and patch[0, 0] == 1 for patch in patches)
+        if ends:
+            assert any(frames[-1].finish == "stop" for frames in heard.values())
+        else:
+            assert len(patches) == 8 * FRAMES
+            assert {frames[-1].finish for frames in heard.values()} == {"length"}
+    assert engine.graph_uses["decode"].replays > 0
