@@ -24,9 +24,12 @@ SHORT = {"TEXT": "Hi.", "SEED": np.array([1], np.uint64), "MAX_SECONDS": np.arra
 
 
 @pytest.fixture(scope="module")
-def launched(launching: Launching) -> Iterator[Any]:
-    """One launcher for all that heals."""
-    with launching("--probe-interval=0.5", "--probe-seconds=4", "--heal-attempts=100") as launched:
+def launched(launching: Launching, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """One launcher for all that heals; ``log`` is the server's."""
+    log = tmp_path_factory.mktemp("log") / "server.log"
+    options = ("--probe-interval=0.5", "--probe-seconds=4", "--heal-attempts=100", f"--log-file={log}")
+    with launching(*options) as launched:
+        launched.log = log
         yield launched
 
 
@@ -43,6 +46,19 @@ def is_well(report: dict[str, Any], heals: int) -> bool:
     return bool(report["ready"]) and report["heals"] > heals
 
 
+def wait_until_well(launched: Any, before: dict[str, Any], server: int) -> None:
+    """Until a model is healed and the server is the same, unless Triton has ended itself: a process that dies within a
+    call of Triton's takes a lock along, and what is left is to start the server anew."""
+
+    def is_over(report: dict[str, Any]) -> bool:
+        return is_well(report, before["heals"]) or (report["ready"] and report["restarts"] > before["restarts"])
+
+    if launched.wait_report(is_over)["restarts"] == before["restarts"]:
+        assert launched.pid == server
+    else:
+        assert "lock_exception" in launched.log.read_text(encoding="utf-8", errors="replace")
+
+
 @pytest.mark.parametrize("stage", ["voxcpm2_talker", "voxcpm2_codec", "voxcpm2"])
 def test_a_stage_that_dies_is_back_and_its_callers_hear_of_it(
     launched: Any, calling: Calling, kill_stage: Kill, stage: str
@@ -54,13 +70,12 @@ def test_a_stage_that_dies_is_back_and_its_callers_hear_of_it(
         for stream in streams:
             assert not next(stream).error_message
         kill_stage(launched, stage)
-        assert launched.wait_report(lambda report: not report["ready"])["problems"][stage]
+        told = launched.wait_report(lambda report: not report["ready"])
+        assert told["problems"].get(stage) or told["state"] == "restarting"
         assert all(end_of(stream) for stream in streams)
-        launched.wait_report(lambda report: is_well(report, before["heals"]))
+        wait_until_well(launched, before, server)
         for pipeline in PIPELINES:
             assert caller.ask(pipeline, SHORT).errors == []
-    assert launched.pid == server
-    assert launched.report()["restarts"] == 0
 
 
 # Is loaded once there is no such file.
