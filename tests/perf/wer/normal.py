@@ -7,7 +7,7 @@ import unicodedata
 
 from num2words import num2words
 
-_SIGNS = {"%": " percent ", "&": " and ", "+": " plus ", "=": " equals ", "@": " at "}
+_SIGNS = {"%": " percent ", "&": " and ", "+": " plus ", "=": " equals ", "@": " at ", "#": " number "}
 _SHORT = {
     "mr": "mister",
     "mrs": "missus",
@@ -33,8 +33,7 @@ def words(text: str) -> list[str]:
     text = "".join(one for one in unicodedata.normalize("NFKD", text) if not unicodedata.combining(one))
     text = text.lower().replace("\u2019", "'")
     text = re.sub(r"(\d),(?=\d{3}\b)", r"\1", text)
-    text = re.sub(r"[$](\d+)[.](\d\d)\b", r"\1 dollars and \2 cents", text)
-    text = re.sub(r"[$](\d+)", r"\1 dollars", text)
+    text = re.sub(r"[$](\d+)(?:[.](\d\d)\b)?", lambda found: _money(found[1], found[2]), text)
     text = re.sub(r"\b(\d{1,2}):00\b", r"\1 o'clock", text)
     text = re.sub(r"\b(\d{1,2}):0(\d)\b", r"\1 oh \2", text)
     text = re.sub(r"\b(\d{1,2}):(\d\d)\b", r"\1 \2", text)
@@ -49,6 +48,13 @@ def words(text: str) -> list[str]:
     text = re.sub(r"\d+", lambda found: f" {_spell(found[0])} ", text)
     found = re.sub(r"[^a-z ]", " ", text.replace("'", "")).split()
     return _without_and([_UNITS.get(word, _SHORT.get(word, word)) for word in found])
+
+
+def _money(dollars: str, cents: str | None) -> str:
+    text = f"{dollars} dollar" if dollars == "1" else f"{dollars} dollars"
+    if cents in (None, "00"):
+        return text
+    return f"{text} and {cents} cent" if cents == "01" else f"{text} and {cents} cents"
 
 
 def _spell(digits: str) -> str:

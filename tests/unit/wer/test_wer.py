@@ -50,6 +50,10 @@ def test_a_limit_takes_some_of_every_kind() -> None:
     [
         ("It was 1987.", "it was nineteen eighty-seven"),
         ("The total comes to 36 dollars.", "The total comes to $36."),
+        ("The total comes to 36 dollars.", "The total comes to $36.00."),
+        ("1 dollar", "$1"),
+        ("1 dollar and 50 cents", "$1.50"),
+        ("room number 614", "room #614"),
         ("1,200 tickets", "one thousand two hundred tickets"),
         ("at 7:45", "at seven forty five"),
         ("at 6 o'clock", "At 6:00"),
