@@ -79,6 +79,25 @@ def test_a_reference_is_of_the_same_speaker_and_not_made() -> None:
         assert 0 < len(set(audio) & made) < len(audio)
 
 
+@pytest.mark.parametrize("share", ["reference_share", "continuation_share"])
+def test_a_recording_is_another_utterance_than_the_one_to_be_made(share: str) -> None:
+    """With two utterances each is the other's recording."""
+    known = [Utterance([5 + index], 4 * index, 4, 0) for index in range(2)]
+    shares = {"reference_share": 0.0, "continuation_share": 0.0} | {share: 1.0}
+    batch = Rows(known, TalkerSettings(batch=4, length=64, **shares), 12.5)[0]
+    document, made = batch.document.flatten(), set(batch.made[batch.weight > 0].tolist())
+    read = dict(zip(batch.heard.tolist(), batch.heard_patch.tolist(), strict=True))
+    for number in range(int(document.max()) + 1):
+        places = [place for place in (document == number).nonzero().flatten().tolist() if place in read]
+        given = {read[place] // 4 for place in places if place not in made}
+        assert given.isdisjoint(read[place] // 4 for place in places if place in made)
+
+
+def test_an_only_utterance_is_its_own_recording() -> None:
+    settings = TalkerSettings(batch=1, length=64, reference_share=1, continuation_share=0)
+    assert Rows([Utterance([5], 0, 4, 0)], settings, 12.5)[0].weight.sum() > 0
+
+
 def test_without_a_recording_only_the_first_speaker_is_heard() -> None:
     batch = rows(reference_share=0.0, continuation_share=0.0)[0]
     owner = {one.begin + i: one.speaker for one in utterances(80) for i in range(one.count)}

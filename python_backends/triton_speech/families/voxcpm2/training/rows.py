@@ -137,7 +137,7 @@ class Rows(Dataset[Batch]):
         settings, kind = self._settings, source.random()
         if kind < settings.reference_share:
             target = self._pick(source, self._all)
-            other = self._pick(source, self._of[target.speaker])
+            other = self._another(source, target)
             count = min(other.count, int(source.integers(self._longest_reference // 3, self._longest_reference + 1)))
             reference = list(range(other.begin, other.begin + max(1, count)))
             tokens = [REF_AUDIO_START, *[0] * len(reference), REF_AUDIO_END, *target.tokens, AUDIO_START]
@@ -145,7 +145,7 @@ class Rows(Dataset[Batch]):
             return _append(tokens, patches, target)
         if kind < settings.reference_share + settings.continuation_share:
             first = self._pick(source, self._all)
-            target = self._pick(source, self._of[first.speaker])
+            target = self._another(source, first)
             more = target.tokens[1:] if target.tokens[0] == self._word_start else target.tokens
             tokens = [*first.tokens, *more, AUDIO_START, *[0] * first.count]
             patches = [-1] * (len(first.tokens) + len(more) + 1)
@@ -157,6 +157,14 @@ class Rows(Dataset[Batch]):
     @staticmethod
     def _pick(source: np.random.Generator, among: list[Utterance]) -> Utterance:
         return among[int(source.integers(len(among)))]
+
+    def _another(self, source: np.random.Generator, than: Utterance) -> Utterance:
+        """Of the same speaker: an utterance that had itself as a recording would only be copied."""
+        among = self._of[than.speaker]
+        if len(among) == 1:
+            return than
+        one = among[int(source.integers(len(among) - 1))]
+        return among[-1] if one is than else one
 
 
 def _append(tokens: list[int], patches: list[int], target: Utterance) -> _Sequence:
