@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ from triton_speech.families.voxcpm2.training.spectra import linear_loss, mel_fil
 from triton_speech.families.voxcpm2.training.talker import new_talker
 from triton_speech.families.voxcpm2.training.talker_loss import Draws, talker_loss
 from triton_speech.families.voxcpm2.training.teacher import LOUDNESS, tidy
-from triton_speech.families.voxcpm2.training.templates import Patterns
+from triton_speech.families.voxcpm2.training.templates import WORDS, Patterns
 
 FIRST_SPEAKER, MARKS = 0, {"reference": 103, "reference_end": 104, "start": 101}
 
@@ -251,6 +252,21 @@ def test_blocked_words_are_found(text: str) -> None:
     assert is_blocked(text)
 
 
-@pytest.mark.parametrize("text", ["A warm wardrobe", "Hello there", "The deadline", "Say it again, Diego"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A warm wardrobe",
+        "Hello there",
+        "The deadline",
+        "Say it again, Diego",
+        "A stable bridge in Warsaw",
+        "They demonstrate it",
+    ],
+)
 def test_words_that_only_look_alike_are_kept(text: str) -> None:
     assert not is_blocked(text)
+
+
+def test_no_word_of_a_pattern_is_blocked() -> None:
+    """A sentence with one would be left out, and the word never be learnt."""
+    assert [word for words in WORDS.values() for word in re.split(r"[| ]", words) if is_blocked(word)] == []

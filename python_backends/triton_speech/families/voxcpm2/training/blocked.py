@@ -17,8 +17,8 @@ _WHOLE = (
 )
 _PATTERN = re.compile(rf"\b(?:(?:{'|'.join(_STEMS.split())})\w*|(?:{'|'.join(_WHOLE.split())}))\b", re.IGNORECASE)
 _HARMLESS = re.compile(
-    r"\b(?:ward\w*|ware\w*|warehous\w*|warm\w*|warn\w*|warp\w*|warr\w*|wart\w*|wary|deadline\w*|"
-    r"diego|diesel|diet\w*|hatch\w*|hello)\b",
+    r"\b(?:ward\w*|ware\w*|warehous\w*|warm\w*|warn\w*|warp\w*|warr\w*|wart\w*|wary|warsaw|deadline\w*|"
+    r"demonstra\w*|diego|diesel|diet\w*|hatch\w*|hello|stable|stability|stabili[sz]\w*)\b",
     re.IGNORECASE,
 )
 
