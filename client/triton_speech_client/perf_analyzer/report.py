@@ -47,11 +47,17 @@ class Request:
     """As the bench has it; None where the responses carry no audio."""
 
 
+CUT_SHORT = "is cut short, for perf_analyzer ended before all of it was written"
+
+
 def read_export(path: Path) -> list[Experiment]:
     """The experiments of a profile export; raises ``InvalidRequest`` for a file that is none, or holds nothing."""
     try:
         # Strings of an input, such as a recording, are in it byte for byte.
-        content = json.loads(path.read_text(encoding="utf-8", errors="replace"), strict=False)
+        text = path.read_text(encoding="utf-8", errors="replace").rstrip()
+        if text.startswith("{") and not text.endswith("}"):
+            raise InvalidRequest("export", f"{str(path)!r} {CUT_SHORT}: measure again")
+        content = json.loads(text, strict=False)
         experiments = [
             Experiment(
                 str(one["experiment"]["mode"]),
