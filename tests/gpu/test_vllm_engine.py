@@ -128,3 +128,15 @@ def test_a_second_gpu_serves_as_the_first_does(engine, checkpoint):
         talker.model.stop_head.weight.zero_()
         got = run(other, {0: [request(3)]})["s3"]
     assert torch.equal(got, run(engine, {0: [request(3)]})["s3"])
+
+
+def test_an_engine_starts_on_a_device_that_others_use_and_leaves_them_room(checkpoint):
+    _, whole = torch.cuda.mem_get_info()
+    others = torch.empty(whole // 4, dtype=torch.uint8, device="cuda")
+    before, _ = torch.cuda.mem_get_info()
+    engine, talker = build_engine(EngineChoice("vllm", device="cuda"), OPTIONS, "voxcpm2", checkpoint)
+    talker.model.stop_head.weight.zero_()
+    assert len(run(engine, {0: [request(1)]})["s1"]) == FRAMES
+    after, _ = torch.cuda.mem_get_info()
+    assert before - after < 4 << 30
+    del others

@@ -1,6 +1,7 @@
 """The whole way on this machine: server start, first audio, real-time factor, memory, by number of streams.
 
     python tests/perf/bench_pipeline.py [--checkpoint DIR] [--profile cpu] [--streams 1 2 4 8] [--repeats 10]
+        [--pipeline voxcpm2] [--max-seconds 8]
 
 Definitions. First audio: from sending the request to the first chunk that can be played, at the client.
 Real-time factor of a stream: (end - first audio) / seconds of audio; below 1 it plays without a gap, all else equal.
@@ -83,6 +84,7 @@ def main() -> None:
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--processes", type=int, default=1, help="load generators; more for many streams on many cores")
+    parser.add_argument("--max-seconds", type=float, help="of each stream; one of random weights never ends by itself")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     args = parser.parse_args()
     settings = ServerSettings(
@@ -92,7 +94,9 @@ def main() -> None:
     with TritonServer(settings) as server:
         server.wait_ready(600)
         ready = time.monotonic() - began
-        with LoadProcesses(Target(server.grpc_url, args.pipeline), args.processes) as processes:
+        options = {"max_seconds": args.max_seconds} if args.max_seconds else {}
+        target = Target(server.grpc_url, args.pipeline, options=options)
+        with LoadProcesses(target, args.processes) as processes:
             rows = [measure(processes, n, args.repeats) for n in args.streams]
         memory = resident_mib(server.pid)
     print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, checkpoint {args.checkpoint.name},")

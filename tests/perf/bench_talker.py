@@ -1,10 +1,11 @@
 """A talker engine alone: decode step and first latent by number of streams, with the floor of reading the weights once.
 
-    python tests/perf/bench_talker.py CHECKPOINT [--engine vllm torch] [--streams 1 8 32 64] [--frames 100]
+    python tests/perf/bench_talker.py CHECKPOINT [--family voxcpm2] [--engine vllm torch] [--streams 1 8 32 64]
 
-Every number of streams starts at once with prompts of ``--tokens`` tokens. A step is timed from its start to its frames
-being on the host; shown are median and 90th percentile of the steps in which all streams decode. The first latent is
-measured over ``--starts`` rounds of three frames each, from the first step to a stream's first frame on the host.
+CHECKPOINT may be one of ``random_checkpoint.py``. Every number of streams starts at once with ``--text``. A step is
+timed from its start to its frames being on the host; shown are median and 90th percentile of the steps in which all
+streams decode. The first frame is measured over ``--starts`` rounds of three frames each, from the first step to a
+stream's first frame on the host.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ import torch
 
 from triton_speech.engine.api import EngineOptions, TalkerRequest
 from triton_speech.engine.build import EngineChoice, build_engine
-from triton_speech.families.registry import load_family
+from triton_speech.families.registry import Family, load_family
+from triton_speech.request import SpeechRequest
 
 BANDWIDTH = {"NVIDIA H200": 4.3e12}
 """Bytes a second that a device copies to itself, measured."""
+TEXT = "The small boat went down the river, and nobody saw it pass."
 
 
 @dataclass(frozen=True)
@@ -33,10 +36,29 @@ class Measured:
     """Seconds of each step in which all streams decode."""
 
 
-def measure(engine, family, streams: int, tokens: int, frames: int) -> Measured:
-    for index in range(streams):
-        prompt = family.make_prompt([3 + (7 * index + i) % 60 for i in range(tokens)], None, None)
-        engine.add(TalkerRequest(f"stream-{index}", prompt, family.make_sampling(index, {}), frames))
+@dataclass(frozen=True)
+class Said:
+    """What all streams say: a text as the talker reads it, and how many frames are a second of it."""
+
+    family: Family
+    tokens: list[int]
+    rate: float
+
+    @classmethod
+    def of(cls, family: Family, checkpoint: Path, text: str) -> Said:
+        frontend = family.load_frontend(checkpoint, family.FrontendParameters())
+        seconds = 4.0
+        segment = frontend.prepare(SpeechRequest(text, max_seconds=seconds))
+        return cls(family, segment.tokens, segment.max_frames / seconds)
+
+    def request(self, seed: int, frames: int) -> TalkerRequest:
+        prompt = self.family.make_prompt(self.tokens, None, None)
+        return TalkerRequest(f"stream-{seed}", prompt, self.family.make_sampling(seed, {}), frames)
+
+
+def measure(engine, said: Said, streams: int, frames: int) -> Measured:
+    for seed in range(streams):
+        engine.add(said.request(seed, frames))
     began = time.perf_counter()
     first: dict[str, float] = {}
     steps = []
@@ -61,15 +83,16 @@ def main() -> None:
     parser.add_argument("--family", default="voxcpm2")
     parser.add_argument("--engine", nargs="+", default=["vllm", "torch"])
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 8, 32, 64])
-    parser.add_argument("--tokens", type=int, default=60)
+    parser.add_argument("--text", default=TEXT)
     parser.add_argument("--frames", type=int, default=100)
     parser.add_argument("--length", type=int, default=1152)
-    parser.add_argument("--starts", type=int, default=9, help="rounds over which the first latent is measured")
+    parser.add_argument("--starts", type=int, default=9, help="rounds over which the first frame is measured")
     parser.add_argument("--cfg-cutoff-ratio", type=float, default=1.0, help="share of the steps that are guided")
     parser.add_argument("--kv-gib", type=float, default=3.0, help="vLLM's cache; 64 x 1,085 positions are 2.4")
     args = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    family = load_family(args.family)
+    said = Said.of(load_family(args.family), args.checkpoint, args.text)
+    only = {"cfg_cutoff_ratio": args.cfg_cutoff_ratio} if args.cfg_cutoff_ratio != 1 else {}
     for kind in args.engine:
         began = time.perf_counter()
         options = EngineOptions(max_num_seqs=max(args.streams), prefill_chunk=512, prefill_budget=2048)
@@ -78,7 +101,7 @@ def main() -> None:
             device=device,
             length=args.length,
             kv_cache_bytes=int(args.kv_gib * 2**30),
-            talker_options={"cfg_cutoff_ratio": args.cfg_cutoff_ratio},
+            talker_options=only,
         )
         engine, talker = build_engine(choice, options, args.family, args.checkpoint)
         weights = sum(p.numel() * p.element_size() for p in talker.model.parameters())
@@ -86,14 +109,15 @@ def main() -> None:
         print(f"{kind} on {name}, ready in {time.perf_counter() - began:.1f} s, weights {weights / 1e9:.2f} GB")
         if name in BANDWIDTH:
             print(f"floor, weights read once: {1000 * weights / BANDWIDTH[name]:.2f} ms")
-        measure(engine, family, 1, args.tokens, 8)
-        print("| streams | first latent p50 / p90 ms | step p50 / p90 ms | RTF | audio-s/s |\n|---|---|---|---|---|")
+        print(f"a prompt is {said.request(0, 1).prompt.length} positions")
+        measure(engine, said, 1, 8)
+        print("| streams | first frame p50 / p90 ms | step p50 / p90 ms | RTF | audio-s/s |\n|---|---|---|---|---|")
         for streams in args.streams:
-            starts = [measure(engine, family, streams, args.tokens, 3).first for _ in range(args.starts)]
+            starts = [measure(engine, said, streams, 3).first for _ in range(args.starts)]
             first = [seconds for one in starts for seconds in one]
-            steps = measure(engine, family, streams, args.tokens, args.frames).steps
+            steps = measure(engine, said, streams, args.frames).steps
             median = at(steps, 0.5) / 1000
-            factor = median * talker.model.config.frames_per_second
+            factor = median * said.rate
             print(
                 f"| {streams} | {at(first, 0.5):.1f} / {at(first, 0.9):.1f} "
                 f"| {at(steps, 0.5):.2f} / {at(steps, 0.9):.2f} | {factor:.4f} | {streams / factor:.0f} |",

@@ -30,7 +30,7 @@ class EngineChoice:
         length: positions that a stream may have; None takes the checkpoint's.
         most: the ``Sampling.batch_key`` that graphs are made for, or that ``diffuse`` takes. Larger ones are refused by
             vLLM and where there is ``diffuse``; torch runs them without graphs.
-        kv_cache_bytes: vLLM's memory for keys and values; 0 leaves it to vLLM.
+        kv_cache_bytes: vLLM's memory for keys and values; 0 takes what all streams need, at most half of what is free.
         graphs: decode steps are captured as CUDA graphs: by vLLM, and by torch for talkers whose steps can be.
         talker_options: what the family's ``load_talker`` is given besides.
         diffuse: makes the patches of all streams of a step, in another process; the talker itself by default.

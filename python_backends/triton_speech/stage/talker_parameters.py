@@ -38,7 +38,8 @@ class TalkerParameters(DeviceParameters):
     diffusion_dtype: Literal["float32", "bfloat16"] = "float32"
     """Of ``MU`` on its way there; what that stage's configuration declares."""
     kv_cache_gib: float = Field(default=0.0, ge=0)
-    """vLLM only: memory for keys and values; 0 takes what is left of the GPU."""
+    """vLLM only: memory for keys and values; 0 takes what ``max_num_seqs`` streams of the greatest length need, and at
+    most half of the GPU's memory that is free."""
     chunk_schedule: str = "1,2,4"
     pulse_ms: float = Field(default=50.0, ge=0)
     """In an ensemble: how long a stream may have nothing to send before it is asked whether its caller has gone."""

@@ -27,6 +27,12 @@ CPU_BLOCK = 32
 """Positions in a block of the cache: vLLM's attention on the CPU takes multiples of 32."""
 _Step = tuple[Running, int, FinishReason]
 """A stream, which of its steps, and how it ended with it."""
+MOST_OF_FREE = 0.5
+"""Of the memory that is free at the start, for a cache whose size is not set: the rest is for weights and graphs."""
+ROUNDED = 64
+"""Positions that a stream may have besides its own, for the cache is given in blocks."""
+UNASKED = 0.01
+"""Of the device, by which vLLM would otherwise size its cache; nine tenths would have to be free at the start."""
 GRAPH_SIZES = (1, 2, 4, 8, 16, 24, 32)
 
 
@@ -43,9 +49,10 @@ class VllmEngine(SlotEngine):
         self._slots = slots_needed(options)
         register()
         with tempfile.TemporaryDirectory(prefix="triton-speech-vllm-") as folder:
-            config = self._config(family, checkpoint, dtype or facts.dtype)
+            dtype = dtype or facts.dtype
+            config = self._config(family, checkpoint, dtype)
             (Path(folder) / "config.json").write_text(json.dumps(config), encoding="utf-8")
-            args = EngineArgs(model=folder, dtype=dtype or facts.dtype, **self._engine_args())
+            args = EngineArgs(model=folder, dtype=dtype, **self._engine_args(dtype))
             vllm_config = args.create_engine_config()
             if choice.device != "cpu":
                 # vLLM has no argument for it, but takes its rank on this host from here.
@@ -122,7 +129,16 @@ class VllmEngine(SlotEngine):
             "talker_deterministic": self.options.deterministic,
         }
 
-    def _engine_args(self) -> dict[str, Any]:
+    def _cache_bytes(self, dtype: str) -> int:
+        """What all streams of the greatest length need, so that other stages find their place on the device."""
+        if self._choice.kv_cache_bytes:
+            return self._choice.kv_cache_bytes
+        positions = self.options.max_num_seqs * (self.length + ROUNDED)
+        needed = positions * self._shape.bytes_per_position(getattr(torch, dtype).itemsize)
+        free, _ = torch.cuda.mem_get_info(self._choice.device)
+        return min(needed, int(MOST_OF_FREE * free))
+
+    def _engine_args(self, dtype: str) -> dict[str, Any]:
         choice, options = self._choice, self.options
         args: dict[str, Any] = {
             "skip_tokenizer_init": True,
@@ -140,8 +156,7 @@ class VllmEngine(SlotEngine):
                 block = CPU_BLOCK * self._shape.bytes_per_position(4)
                 args["num_gpu_blocks_override"] = max(choice.kv_cache_bytes // block, 1)
             return args
-        if choice.kv_cache_bytes:
-            args["kv_cache_memory_bytes"] = choice.kv_cache_bytes
+        args |= {"kv_cache_memory_bytes": self._cache_bytes(dtype), "gpu_memory_utilization": UNASKED}
         if not choice.graphs or options.deterministic:
             # Graphs of steps of one shape are the model's own.
             return {**args, "enforce_eager": True}
