@@ -44,7 +44,7 @@ $(VENV)-vllm/.ready: pyproject.toml
 	$(VENV)-vllm/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
 	touch $@
 
-# On a host with a GPU, in whatever environment has torch and vLLM for it.
+# On a host with a GPU, in whatever environment has torch and vLLM for it. Without weights, random_checkpoint.py writes some.
 test-gpu:
 	$(PYTHON) -m pytest tests/gpu -q
 

@@ -15,7 +15,7 @@ from .checkpoint import MODEL_FILE, save_model
 from .config import VibeVoiceConfig
 from .diffusion_head import Connector
 from .model import VibeVoice
-from .tiny_config import model_fields, preprocessor_fields
+from .tiny_config import HIDDEN, model_fields, preprocessor_fields
 from .tiny_tokenizer import write_tiny_tokenizer
 from .tokenizer import Controls, read_controls
 
@@ -112,6 +112,8 @@ def _lean(model: VibeVoice, controls: Controls, stops_at_once: bool) -> None:
             part.mlp.down_proj.weight[0] = 0
     head = model.head_weight
     for token in (controls.start, controls.end, controls.frame, controls.over):
+        # In a wide model (``random_checkpoint.py``) what else is there would outweigh one component.
+        head[token] *= HIDDEN / head.shape[1]
         head[token, 0] = LIFT
     head[controls.over if stops_at_once else controls.frame, 0] = SAID
 
