@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import soundfile
 
+from triton_speech.families.voxcpm2.tiny import write_tiny_checkpoint
 from triton_speech.voices.store import VoiceLimits, VoiceStore
 from triton_speech.voices.voice import Voice
 
@@ -327,3 +328,23 @@ def test_a_voices_prompt_that_leaves_no_room_is_told_of_the_voice(voices: Voices
     voices.speak("voxcpm2", VOICE="ann", TEXT=long)
     told = voices.refusal("voxcpm2_pipeline", VOICE="ann", TEXT=long)
     assert told.startswith("VOICE: 'ann' has a prompt whose text has ")
+
+
+def test_a_checkpoints_own_voices_are_built_in(
+    voices: Voices, speech_server: Any, serving: Serving, calling: Calling, tmp_path: Path
+) -> None:
+    voices.add("ann", **RECORDINGS["reference"])
+    checkpoint = write_tiny_checkpoint(tmp_path / "checkpoints" / "voxcpm2_tiny")
+    (checkpoint / "voices").mkdir()
+    (speech_server.voices / "ann.safetensors").rename(checkpoint / "voices" / "ann.safetensors")
+    with serving({}, folder=checkpoint, voices=tmp_path / "voices") as server, calling(server.grpc_url) as caller:
+        here = Voices(caller)
+        assert here.names() == ["default", "ann"]
+        assert here.entry("ann")["mode"] == "built_in"
+        for name in ("voxcpm2", "voxcpm2_pipeline"):
+            assert np.array_equal(here.speak(name, VOICE="ann"), voices.speak(name, **RECORDINGS["reference"]))
+            assert here.refusal(name, VOICE="bob").startswith("VOICE: 'bob' is not known; known are default, ann and")
+            assert "cannot be given together with" in here.refusal(name, VOICE="ann", REFERENCE_AUDIO=BOB)
+        for command in ("add", "remove"):
+            answer = here.ask(command, "ann", **(RECORDINGS["reference"] if command == "add" else {}))
+            assert answer == "NAME: 'ann' is a built-in voice, which can be neither replaced nor removed"

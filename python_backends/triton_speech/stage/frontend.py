@@ -16,6 +16,7 @@ from ..families.registry import CastFrontend, find_checkpoint, load_family
 from ..long_text import Segment
 from ..probe import PROBE_ID
 from ..request import RequestLimits, SpeechRequest, parse_request
+from ..voices.bundled import load_bundled
 from ..voices.store import VoiceStore
 from ..voices.voice import Voice, VoiceFileError
 from . import catalogue
@@ -39,8 +40,8 @@ class FrontendStage:
     """Binds a family's frontend to Triton. One response for each request, not decoupled.
 
     It alone resolves the name of a voice, and hands on all that the voice holds: what a request says and sounds like
-    comes from one version of it. CONTROL "voices" answers, as JSON, which names are built in and which of the family's
-    stored voices cannot be used, and why; "ping" answers nothing.
+    comes from one version of it. CONTROL "voices" answers, as JSON, which names are built in, those of the checkpoint's
+    own voices among them, and which of the family's stored voices cannot be used, and why; "ping" answers nothing.
     """
 
     family: ClassVar[str]
@@ -59,6 +60,7 @@ class FrontendStage:
             max_voices=family.MOST_VOICES,
         )
         self._long_limits = replace(self._limits, max_text_chars=parameters.max_long_text_chars)
+        self._bundled = load_bundled(folder, self._check, self._frontend.built_in_voices)
         self._voices = VoiceStore(voices_folder(args))
         # Loads what is there, so that a voice's first request is as fast as the next; the log names what is unusable.
         self._describe_voices()
@@ -154,18 +156,10 @@ class FrontendStage:
         return cast("CastFrontend", self._frontend).cast_outputs(voices)
 
     def _voice(self, name: str, request: SpeechRequest, inputs: Mapping[str, Array]) -> Voice | None:
-        """A stored voice that a request asks for, as it is at this moment; None for a built-in one."""
+        """A voice with latents that a request asks for, as it is at this moment; None for one that needs none."""
         if name in self._frontend.built_in_voices:
             return None
-        try:
-            voice = self._voices.get(name)
-            if voice is not None:
-                self._check(voice)
-        except VoiceFileError as error:
-            raise invalid("VOICE", f"{name!r} cannot be used: it {error}") from error
-        if voice is None:
-            known = f"{', '.join(self._frontend.built_in_voices)} and those that 'triton-speech voice list' shows"
-            raise unknown("VOICE", name, known)
+        voice = self._bundled.get(name) or self._stored(name)
         # A list may hold built-in names for those whose recordings come with the request.
         is_whole = not any(one in self._frontend.built_in_voices for one in request.voices)
         for field in RECORDINGS:
@@ -174,6 +168,22 @@ class FrontendStage:
         if voice.prompt_text is not None and request.instruction is not None:
             raise invalid("INSTRUCTION", f"cannot be given together with the voice {name!r}, which continues a prompt")
         return voice
+
+    def _stored(self, name: str) -> Voice:
+        try:
+            voice = self._voices.get(name)
+            if voice is not None:
+                self._check(voice)
+        except VoiceFileError as error:
+            raise invalid("VOICE", f"{name!r} cannot be used: it {error}") from error
+        if voice is None:
+            known = f"{', '.join(self._built_in)} and those that 'triton-speech voice list' shows"
+            raise unknown("VOICE", name, known)
+        return voice
+
+    @property
+    def _built_in(self) -> list[str]:
+        return [*self._frontend.built_in_voices, *self._bundled]
 
     def _check(self, voice: Voice) -> None:
         if voice.family != self.family:
@@ -196,4 +206,4 @@ class FrontendStage:
                     self._check(found)
                 except VoiceFileError as error:
                     problems[name] = str(error)
-        return {"built_in": list(self._frontend.built_in_voices), "problems": problems}
+        return {"built_in": self._built_in, "problems": problems}
