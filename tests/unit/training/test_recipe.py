@@ -24,6 +24,7 @@ from triton_speech.families.voxcpm2.config import VoxCPM2Config
 from triton_speech.families.voxcpm2.tokenizer import Tokenizer
 from triton_speech.families.voxcpm2.training.clock import Clock
 from triton_speech.families.voxcpm2.training.pieces import Pieces
+from triton_speech.families.voxcpm2.training.plot import write_plot
 from triton_speech.families.voxcpm2.training.settings import SpeechSettings, TextSettings, TrainSettings
 from triton_speech.families.voxcpm2.training.speakers import SAMPLE_RATE, SPEAKERS
 from triton_speech.families.voxcpm2.training.speech import Job, _begin, make_speech, read_shards
@@ -158,6 +159,14 @@ def test_a_compact_state_is_gone_on_from(run: Path, tmp_path: Path) -> None:
         load_talker(folder / "checkpoint", fused=False).fsq_layer.in_proj.weight for folder in (run, carried)
     )
     torch.testing.assert_close(before, after, atol=0.2, rtol=0)
+
+
+def test_the_curves_are_drawn(run: Path, tmp_path: Path) -> None:
+    picture = tmp_path / "curves.png"
+    assert main(["train", str(run), "--device", "cpu", "--stages", "texts", "--plot", str(picture)]) == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(FileNotFoundError, match="has no curves: no stage has been trained"):
+        write_plot(tmp_path, picture)
 
 
 def test_a_new_portable_folder_has_its_own_teacher_and_can_be_moved(base: Path, tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--compact", type=Path, metavar="DIR", help="at the end, write states of a sixth to an eighth of the size"
     )
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="at the end, write a PNG of all curves")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 ...")
     parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 2), help="processes for speech")
     parser.add_argument(
@@ -61,6 +62,10 @@ def run(args: argparse.Namespace) -> int:
     done = Run(args.folder, machine).run(tuple(args.stages), clock)
     if args.compact is not None:
         compact(args.folder / "state", args.compact)
+    if args.plot is not None:
+        from .plot import write_plot
+
+        write_plot(args.folder / "state", args.plot)
     print("done" if done else "not done: run it again to go on", flush=True)
     return 0
 
