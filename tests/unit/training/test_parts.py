@@ -15,6 +15,7 @@ from triton_speech.families.voxcpm2.audio_vae import AudioVAE
 from triton_speech.families.voxcpm2.config import AudioVAEConfig, VoxCPM2Config
 from triton_speech.families.voxcpm2.training.blocked import is_blocked
 from triton_speech.families.voxcpm2.training.codec import use_sums
+from triton_speech.families.voxcpm2.training.optimisers import Muon, adamw, restore, set_rate
 from triton_speech.families.voxcpm2.training.rows import NO_DOCUMENT, Rows, Utterance
 from triton_speech.families.voxcpm2.training.settings import TalkerSettings
 from triton_speech.families.voxcpm2.training.speakers import SAMPLE_RATE, SPEAKERS, Speaker, speak_as
@@ -270,3 +271,44 @@ def test_words_that_only_look_alike_are_kept(text: str) -> None:
 def test_no_word_of_a_pattern_is_blocked() -> None:
     """A sentence with one would be left out, and the word never be learnt."""
     assert [word for words in WORDS.values() for word in re.split(r"[| ]", words) if is_blocked(word)] == []
+
+
+def test_matrices_of_a_shape_are_moved_together_as_each_alone_is() -> None:
+    """Against torch's own, which takes one after another, over steps of another rate each."""
+    source = torch.Generator().manual_seed(3)
+    shapes = [(6, 10), (6, 10), (12, 4), (5, 5), (12, 4)]
+    begin = [torch.randn(shape, generator=source) for shape in shapes]
+    ours, theirs = ([one.clone().requires_grad_() for one in begin] for _ in range(2))
+    mine = Muon(ours, 1.0, weight_decay=0.1, momentum=0.9)
+    torchs = torch.optim.Muon(theirs, 1.0, weight_decay=0.1, momentum=0.9)
+    for rate in (0.1, 0.02, 0.3):
+        for here, there in zip(ours, theirs, strict=True):
+            here.grad = torch.randn(here.shape, generator=source)
+            there.grad = here.grad.clone()
+        set_rate(mine, rate)
+        torchs.param_groups[0]["lr"] = rate
+        mine.step()
+        torchs.step()
+    for here, there, first in zip(ours, theirs, begin, strict=True):
+        assert (here - there).abs().max() < 0.02
+        assert (here - first).abs().max() > 0.1
+
+
+def test_an_optimiser_goes_on_from_its_state() -> None:
+    weight = torch.ones(3, 3, requires_grad=True)
+    for make in (lambda: Muon([weight], 0.1, weight_decay=0, momentum=0.9), lambda: adamw([weight], 0.1, (0.9, 0.99))):
+        whole, resumed = [], []
+        for kept in (whole, resumed):
+            with torch.no_grad():
+                weight.fill_(1.0)
+            optimiser = make()
+            for step in range(4):
+                if step == 2 and kept is resumed:
+                    state = optimiser.state_dict()
+                    optimiser = make()
+                    restore(optimiser, state)
+                weight.grad = torch.eye(3) * (step + 1)
+                set_rate(optimiser, 0.1 / (step + 1))
+                optimiser.step()
+                kept.append(weight.detach().clone())
+        assert all(torch.equal(*pair) for pair in zip(whole, resumed, strict=True))

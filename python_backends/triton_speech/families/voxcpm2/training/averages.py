@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import torch
 from torch import Tensor, nn
 
@@ -32,13 +30,3 @@ class Averages:
         """Makes the averages the parameters."""
         for name, parameter in self._parameters.items():
             parameter.copy_(self.values[name])
-
-
-def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
-    for group in optimiser.param_groups:
-        group["lr"] = rate
-
-
-def clip(parameters: Iterable[nn.Parameter], most: float) -> Tensor:
-    """Scales gradients down to a norm of ``most`` and returns what it was."""
-    return nn.utils.clip_grad_norm_(list(parameters), most)

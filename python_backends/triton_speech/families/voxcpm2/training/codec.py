@@ -16,8 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..audio_vae import AudioVAE, CausalConv
-from .averages import Averages, clip, set_rate
+from .averages import Averages
+from .captured import captured
 from .discriminators import Judges, feature_loss, judges_loss, made_loss
+from .optimisers import adamw, clip, restore, set_rate
 from .pieces import Pieces
 from .settings import CodecSettings
 from .spectra import linear_loss, mel_loss
@@ -42,13 +44,13 @@ class CodecStage:
         if self._device.type == "cuda":
             use_sums(vae)
         self._trained = [one for one in vae.parameters() if one.requires_grad]
-        self._maker = torch.optim.AdamW(self._trained, settings.learning_rate, betas=BETAS, weight_decay=0)
+        self._maker = adamw(self._trained, settings.learning_rate, BETAS)
         self._averages = Averages(vae, settings.ema)
         self._judges = Judges().to(self._device) if adversarial else None
         if self._judges is not None:
-            rate = settings.discriminator_rate
-            self._judging = torch.optim.AdamW(self._judges.parameters(), rate, betas=BETAS, weight_decay=0)
+            self._judging = adamw(list(self._judges.parameters()), settings.discriminator_rate, BETAS)
         self._make = torch.compile(self._made, dynamic=False) if compiled else self._made
+        self._learn = captured(self._learned, "decoder" if adversarial else "codec", self._device)
 
     def step(self, number: int, factor: float) -> Mapping[str, Tensor]:
         settings = self._settings
@@ -58,11 +60,21 @@ class CodecStage:
         heard, real = self._pieces.draw(settings.batch, settings.frames, source)
         spread = torch.rand(len(heard), 1, 1, device=self._device) * settings.latent_noise
         noise = torch.randn(len(heard), self.vae.config.latent_dim, settings.frames, device=self._device) * spread
+        set_rate(self._maker, settings.learning_rate * factor)
+        if self._judges is not None:
+            set_rate(self._judging, settings.discriminator_rate * factor)
+        losses = self._learn(heard, real, noise)
+        self._averages.update(number)
+        return losses
+
+    def _learned(self, heard: Tensor, real: Tensor, noise: Tensor) -> Mapping[str, Tensor]:
+        """One update of everything but the averages."""
+        settings = self._settings
         with self._half():
             made = self._make(heard, noise).float()
         losses: dict[str, Tensor] = {}
         if self._judges is not None:
-            losses["judges"] = self._teach_judges(real, made.detach(), factor)
+            losses["judges"] = self._teach_judges(real, made.detach())
         losses["mel"] = mel_loss(made, real, self.vae.config.out_sample_rate)
         losses["linear"] = linear_loss(made, real)
         total = settings.mel_weight * losses["mel"] + settings.linear_weight * losses["linear"]
@@ -78,9 +90,7 @@ class CodecStage:
         self._maker.zero_grad()
         total.backward()  # type: ignore[no-untyped-call]
         losses["gradient"] = clip(self._trained, MOST_GRADIENT)
-        set_rate(self._maker, settings.learning_rate * factor)
         self._maker.step()
-        self._averages.update(number)
         return losses
 
     def finish(self) -> None:
@@ -106,9 +116,9 @@ class CodecStage:
             self._judges.load_state_dict(state["judges"])
         if "vae" in state:
             self.vae.load_state_dict(state["vae"])
-            self._maker.load_state_dict(state["maker"])
+            restore(self._maker, state["maker"])
             if self._judges is not None:
-                self._judging.load_state_dict(state["judging"])
+                restore(self._judging, state["judging"])
 
     def _half(self) -> torch.autocast:
         return torch.autocast(self._device.type, torch.bfloat16, enabled=self._device.type == "cuda")
@@ -121,13 +131,12 @@ class CodecStage:
             latents = (latents - mean) / spread
         return self.vae.decoder(latents + noise, self.vae.config.out_sample_rate).squeeze(1)
 
-    def _teach_judges(self, real: Tensor, made: Tensor, factor: float) -> Tensor:
+    def _teach_judges(self, real: Tensor, made: Tensor) -> Tensor:
         assert self._judges is not None
         with self._half():
             loss = judges_loss(self._judges(real), self._judges(made))
         self._judging.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        set_rate(self._judging, self._settings.discriminator_rate * factor)
         self._judging.step()
         return loss
 

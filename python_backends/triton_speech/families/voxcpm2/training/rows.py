@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -28,8 +28,7 @@ class Utterance:
     speaker: int
 
 
-@dataclass(frozen=True)
-class Batch:
+class Batch(NamedTuple):
     """B rows of T positions, M of which read a patch and N of which (with spare room) follow the making of one.
 
     Attributes:
@@ -57,7 +56,7 @@ class Batch:
     stop: Tensor
 
     def to(self, device: torch.device) -> Batch:
-        return Batch(*(getattr(self, field.name).to(device, non_blocking=True) for field in fields(self)))
+        return Batch(*(one.to(device, non_blocking=True) for one in self))
 
 
 class _Sequence(NamedTuple):

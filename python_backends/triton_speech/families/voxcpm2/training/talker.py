@@ -15,7 +15,9 @@ from torch.utils.data import DataLoader
 from ..audio_vae import AudioVAE
 from ..config import VoxCPM2Config
 from ..model import VoxCPM2Talker
-from .averages import Averages, clip, set_rate
+from .averages import Averages
+from .captured import captured
+from .optimisers import Muon, adamw, clip, restore, set_rate
 from .rows import Batch, Rows, Utterance
 from .settings import TalkerSettings
 from .speakers import SAMPLE_RATE
@@ -51,12 +53,11 @@ class TalkerStage:
         matrices = [one for name, one in model.named_parameters() if one.dim() == 2 and _is_inner(name)]
         inner = set(map(id, matrices))
         rest = [one for one in model.parameters() if id(one) not in inner]
-        self._muon = torch.optim.Muon(
-            matrices, settings.muon_rate, weight_decay=settings.weight_decay, momentum=MOMENTUM
-        )
-        self._adam = torch.optim.AdamW(rest, settings.learning_rate, betas=BETAS, weight_decay=0)
+        self._muon = Muon(matrices, settings.muon_rate, weight_decay=settings.weight_decay, momentum=MOMENTUM)
+        self._adam = adamw(rest, settings.learning_rate, BETAS)
         self._averages = Averages(model, settings.ema)
         self._loss = torch.compile(talker_loss, dynamic=False) if compiled else talker_loss
+        self._learn = captured(self._learned, "talker", self._device)
         self._batches: Iterator[Batch] | None = None
 
     def step(self, number: int, factor: float) -> Mapping[str, Tensor]:
@@ -69,16 +70,23 @@ class TalkerStage:
         batch = next(self._batches).to(self._device)
         shape = (self._patches.shape[1], self._patches.shape[2])
         draws = Draws.random(batch, shape, settings.draws, settings.guidance_dropout, settings.history_noise)
+        for optimiser, rate in ((self._muon, settings.muon_rate), (self._adam, settings.learning_rate)):
+            set_rate(optimiser, rate * factor)
+        losses = self._learn(*batch, *draws)
+        self._averages.update(number)
+        return losses
+
+    def _learned(self, *given: Tensor) -> Mapping[str, Tensor]:
+        """One update of everything but the averages, from the tensors of a batch and of its draws."""
+        batch, draws = Batch(*given[: len(Batch._fields)]), Draws(*given[len(Batch._fields) :])
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._device.type == "cuda"):
             flow, stop = self._loss(self.model, self._patches, batch, draws)
         self._muon.zero_grad()
         self._adam.zero_grad()
-        (flow + settings.stop_weight * stop).backward()  # type: ignore[no-untyped-call]
+        (flow + self._settings.stop_weight * stop).backward()  # type: ignore[no-untyped-call]
         gradient = clip(self.model.parameters(), MOST_GRADIENT)
-        for optimiser, rate in ((self._muon, settings.muon_rate), (self._adam, settings.learning_rate)):
-            set_rate(optimiser, rate * factor)
-            optimiser.step()  # type: ignore[no-untyped-call]
-        self._averages.update(number)
+        self._muon.step()
+        self._adam.step()
         return {"flow": flow, "stop": stop, "gradient": gradient}
 
     def finish(self) -> None:
@@ -97,8 +105,8 @@ class TalkerStage:
         self._averages.apply()
         if "model" in state:
             self.model.load_state_dict(state["model"])
-            self._muon.load_state_dict(state["muon"])
-            self._adam.load_state_dict(state["adam"])
+            restore(self._muon, state["muon"])
+            restore(self._adam, state["adam"])
 
 
 def new_talker(config: VoxCPM2Config, seed: int) -> VoxCPM2Talker:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -17,8 +17,7 @@ TIME_MEAN, TIME_SPREAD = -0.4, 1.0
 """Of the logit of the time that a patch is noised to (upstream's ``sample_r_t``)."""
 
 
-@dataclass(frozen=True)
-class Draws:
+class Draws(NamedTuple):
     """The chance in a loss, for K N made patches (K draws of each, one draw after the other).
 
     Attributes:
