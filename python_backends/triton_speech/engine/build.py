@@ -81,8 +81,6 @@ def build_engine(
         **choice.talker_options,
         **({} if choice.diffuse is None else {"diffuse": choice.diffuse}),
     )
-    if choice.diffuse is not None:
-        # A step that asks another process cannot be captured.
-        return TorchEngine(talker, options, mixes_up_to=choice.most), talker
     on_gpu = choice.graphs and torch.device(choice.device).type == "cuda"
-    return TorchEngine(talker, options, graphs=choice.most if on_gpu else None), talker
+    mixes_up_to = None if choice.diffuse is None else choice.most
+    return TorchEngine(talker, options, graphs=choice.most if on_gpu else None, mixes_up_to=mixes_up_to), talker

@@ -14,15 +14,14 @@ import torch
 from torch import Tensor
 
 from ..families.graph_use import GraphUse
+from ..families.recorder import Recorder, cuda_recorder
 
 log = logging.getLogger(__name__)
 
 Shape = tuple[int, int]
 """Rows, and the positions that they may reach."""
 Step = Callable[[Tensor, Tensor, int], Tensor]
-"""(slots (B,) int64, positions (B,) int64, longest) -> what the host is to read of the step, (B, N) fp32."""
-Recorder = Callable[[Callable[[], None]], Callable[[], None]]
-"""Makes of work what does it again."""
+"""(slots (B,) int64, positions (B,) int64, longest) -> what is wanted of the step, (B, ...)."""
 
 SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64)
 SHORTEST = 512
@@ -71,7 +70,9 @@ class StepGraphs:
             self._recorded = {}
 
     def run(self, rows: Sequence[tuple[int, int]], longest: int, key: int) -> Tensor | None:
-        """(B, N) fp32 on the CPU for rows (slot, position); None where no graph fits, which is counted.
+        """What ``step`` made, (B, ...), for rows (slot, position); None where no graph fits, which is counted.
+
+        The next run overwrites it.
 
         Args:
             longest: at least the largest position.
@@ -85,7 +86,7 @@ class StepGraphs:
         self._columns[:, : shape[0]].copy_(torch.tensor(filled, dtype=torch.int64).T, non_blocking=True)
         recorded = self._recorded[shape]
         recorded.replay()
-        return recorded.made[: len(rows)].cpu()
+        return recorded.made[: len(rows)]
 
     def fitting(self, rows: int, longest: int) -> Shape | None:
         """The smallest shape that holds a batch, fewest rows first; None where none does."""
@@ -101,17 +102,3 @@ class StepGraphs:
 
 def _keep(kept: Tensor, made: Tensor) -> None:
     kept.copy_(made)
-
-
-def cuda_recorder(device: torch.device) -> Recorder:
-    """Captures work as CUDA graphs that share one pool of memory; they must not run at the same time."""
-    pool = torch.cuda.graph_pool_handle()
-
-    def record(work: Callable[[], None]) -> Callable[[], None]:
-        torch.cuda.synchronize(device)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool):
-            work()
-        return graph.replay
-
-    return record

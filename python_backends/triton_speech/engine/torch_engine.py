@@ -11,10 +11,11 @@ from torch import Tensor
 
 from ..errors import SpeechError, invalid
 from ..families.protocol import TalkerModel
+from ..families.recorder import Recorder
 from .api import EngineOptions, FinishReason, Frame, TalkerRequest
 from .kv_cache import SlotKVCache
 from .slots import FAILED, NOT_FINITE, NOTHING_SAID, SCRATCH_SLOT, Running, SlotEngine, slots_needed
-from .step_graphs import Recorder, StepGraphs, graph_shapes
+from .step_graphs import StepGraphs, graph_shapes
 
 log = logging.getLogger(__name__)
 
@@ -118,10 +119,11 @@ class TorchEngine(SlotEngine):
         if self.options.deterministic:
             rows += [(SCRATCH_SLOT, 0)] * (self.options.max_num_seqs - len(rows))
             longest = self.cache.length - 1
-        host = None if self._graphs is None else self._graphs.run(rows, longest, key)
-        if host is None:
-            # One copy to the host for all streams of the step.
-            host = self._run(*self._columns(rows), longest, key).cpu()
+        made = self._replay(rows, longest, key)
+        if made is None:
+            made = self._run(*self._columns(rows), longest, key)
+        # One copy to the host for all streams of the step.
+        host = made.cpu()
         frames = []
         for row, one in enumerate(group):
             if not host[row].isfinite().all():
@@ -145,12 +147,25 @@ class TorchEngine(SlotEngine):
                 self._release(one)
         return frames
 
+    def _replay(self, rows: list[tuple[int, int]], longest: int, key: Any) -> Tensor | None:
+        """What ``_run`` returns, from a graph; None where none fits."""
+        made = None if self._graphs is None else self._graphs.run(rows, longest, key)
+        if made is None or not self.talker.emits_elsewhere:
+            return made
+        state, residual = made.unbind(1)
+        return self._emit(*self._columns(rows), state.contiguous(), residual.contiguous(), key)
+
     def _run(self, slots: Tensor, positions: Tensor, longest: int, key: Any) -> Tensor:
         """One step of rows (B,): each row's patch and whether its stream ends, (B, N) fp32."""
+        return self._emit(slots, positions, *self._hidden(slots, positions, longest), key)
+
+    def _hidden(self, slots: Tensor, positions: Tensor, longest: int) -> tuple[Tensor, Tensor]:
         attend = self.cache.decode(slots, positions, longest)
         if self.talker.can_be_captured:
             self.talker.reach = longest + 1
-        state, residual = self.talker.hidden(slots, positions, attend)
+        return self.talker.hidden(slots, positions, attend)
+
+    def _emit(self, slots: Tensor, positions: Tensor, state: Tensor, residual: Tensor, key: Any) -> Tensor:
         patches, stops = self.talker.emit(slots, positions, state, residual, key)
         return torch.cat((patches.flatten(1).float(), stops.unsqueeze(1).float()), dim=1)
 
@@ -162,7 +177,11 @@ class TorchEngine(SlotEngine):
         def step(slots: Tensor, positions: Tensor, longest: int) -> Tensor:
             return self._run(slots, positions, longest, key)
 
-        self._graphs = StepGraphs(step, shapes, key, self.talker.device, record)
+        def states(slots: Tensor, positions: Tensor, longest: int) -> Tensor:
+            return torch.stack(self._hidden(slots, positions, longest), dim=1)
+
+        captured = states if self.talker.emits_elsewhere else step
+        self._graphs = StepGraphs(captured, shapes, key, self.talker.device, record)
         self.graph_uses = {"decode": self._graphs.use}
 
     def _columns(self, rows: Iterable[tuple[int, int]]) -> tuple[Tensor, Tensor]:

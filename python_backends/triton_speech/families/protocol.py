@@ -52,6 +52,8 @@ class TalkerModel(Protocol):
     can_be_captured: bool
     """Whether the torch engine may capture steps as CUDA graphs: they ask nothing of the host. It tells such a talker
     before each step, in ``reach``, a position that all rows lie below."""
+    emits_elsewhere: bool
+    """Whether ``emit`` asks another process: then only ``hidden``, with states of one shape, is captured."""
     reach: int
 
     def write_prompts(self, prompts: Sequence[tuple[int, Any, Any]]) -> None: ...
@@ -72,6 +74,7 @@ class Diffusion(Protocol):
     patch_shape: tuple[int, int]
     mu_size: int
     """Of what it is told of the language model's state."""
+    graph_use: GraphUse
 
     def warm_up(self) -> None:
         """Solves once, so that the first caller does not pay for torch's start."""

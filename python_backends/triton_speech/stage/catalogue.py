@@ -64,6 +64,7 @@ CACHE_BYTES = "triton_speech_reference_cache_bytes"
 CACHE_EVENTS = ("hits", "misses", "waits", "evictions")
 TALKER_GRAPHS = ("decode", "prompt", "tail")
 CODEC_GRAPHS = ("codec",)
+DIFFUSION_GRAPHS = ("diffusion",)
 
 
 def _ended(name: str, description: str, series: tuple[tuple[str, str], ...]) -> Definition:
@@ -129,7 +130,7 @@ TALKER = (
 )
 DIFFUSION = (
     _ended(STAGE_REQUESTS, "Requests to one stage by how they ended", _ANSWERED),
-    *(one for one in _batches(()) if one.name in (BATCHES, BATCH_STREAMS)),
+    *(one for one in _batches(DIFFUSION_GRAPHS) if one.name in (BATCHES, BATCH_STREAMS, REPLAYS, FALL_BACKS)),
 )
 CODEC = (
     _ended(STAGE_REQUESTS, "Requests to one stage by how they ended", _ANSWERED),

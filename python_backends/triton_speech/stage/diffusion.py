@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -36,7 +37,9 @@ class DiffusionStage:
             self._diffusion = load(folder, folder / parameters.onnx_graphs, **placed)
         else:
             dtype = parameters.dtype if parameters.dtype != "auto" else "float32" if self._device == "cpu" else None
-            self._diffusion = family.load_diffusion(folder, dtype=dtype, **placed)
+            most = parameters.deterministic_rows if parameters.deterministic else _max_batch(args)
+            graphs = most if parameters.graphs else 0
+            self._diffusion = family.load_diffusion(folder, dtype=dtype, graphs=graphs, **placed)
         self._limits = Limits(
             self._diffusion.mu_size,
             self._diffusion.patch_shape,
@@ -46,6 +49,9 @@ class DiffusionStage:
         )
         self._diffusion.warm_up()
         self._metrics = Metrics(catalogue.DIFFUSION, args)
+        use = self._diffusion.graph_use
+        self._metrics.follow(catalogue.REPLAYS, "diffusion", read=lambda: use.replays)
+        self._metrics.follow(catalogue.FALL_BACKS, "diffusion", read=lambda: use.fallbacks)
 
     def execute(self, requests: list[Any]) -> list[Any]:
         use_device(self._device)
@@ -102,3 +108,8 @@ class DiffusionStage:
     def _failed(self, request: Any, error: Exception) -> Any:
         self._metrics.count(catalogue.STAGE_REQUESTS, *catalogue.how_it_failed(error))
         return respond_error(error, request.request_id())
+
+
+def _max_batch(args: Mapping[str, str]) -> int:
+    """Requests that Triton gathers."""
+    return int(json.loads(args["model_config"])["max_batch_size"])

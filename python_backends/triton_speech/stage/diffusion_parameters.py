@@ -12,6 +12,8 @@ from ..parameters import RuntimeParameters
 class DiffusionParameters(RuntimeParameters):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """``auto`` takes the checkpoint's on a GPU and float32 on the CPU."""
+    graphs: bool = True
+    """On a GPU, with runtime ``torch``: solve through captured CUDA graphs."""
     max_inference_steps: int = Field(default=100, ge=2, le=100)
     cfg_cutoff_ratio: float = Field(default=1.0, gt=0, le=1)
     """Share of the diffusion steps that are guided; below 1 the others run without their second branch, faster."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.unit.recorders import again
 from torch import Tensor
 
 from triton_speech.engine.api import EngineOptions, Frame, TalkerRequest
@@ -22,12 +22,6 @@ from triton_speech.request import SpeechRequest
 from .conftest import run
 
 TEXTS = ("Hello.", "Another one, which is longer than the first.", "Speaker 1: So?\nSpeaker 2: So.")
-
-
-def again(work: Callable[[], None]) -> Callable[[], None]:
-    """Stands in for a CUDA graph: the same work on the same buffers."""
-    work()
-    return work
 
 
 @pytest.fixture(scope="module")

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 import torch
+from tests.unit.recorders import again
 from torch import Tensor
 
 from triton_speech.engine.api import EngineOptions, Frame, TalkerRequest
 from triton_speech.engine.build import EngineChoice, build_engine
+from triton_speech.engine.slots import slots_needed
+from triton_speech.engine.torch_engine import TorchEngine
 from triton_speech.errors import SpeechError
-from triton_speech.families.voxcpm2 import load_diffusion
+from triton_speech.families.voxcpm2 import load_diffusion, load_talker
 from triton_speech.families.voxcpm2.diffusion import VoxCPM2Diffusion
+from triton_speech.families.voxcpm2.diffusion_graphs import SolveGraphs
 from triton_speech.families.voxcpm2.prompt import Prompt
 from triton_speech.families.voxcpm2.talker import Sampling
 from triton_speech.families.voxcpm2.tiny import write_tiny_checkpoint
@@ -72,6 +76,22 @@ def run(folder: Path, asked: list[TalkerRequest], diffuse: Elsewhere | None = No
     while not engine.is_idle:
         for frame in engine.step():
             frames[frame.stream].append(frame)
+    return frames
+
+
+def run_captured(folder: Path, asked: list[TalkerRequest], diffuse: Elsewhere | None, **options: bool) -> dict:
+    """The same through graphs, which must hold every step."""
+    limits = EngineOptions(**options)
+    talker = load_talker(folder, slots=slots_needed(limits), device="cpu", dtype=None, length=None, diffuse=diffuse)
+    engine = TorchEngine(talker, limits, 10, again, mixes_up_to=None if diffuse is None else 10)
+    frames: dict[str, list[Frame]] = {request.stream: [] for request in asked}
+    for request in asked:
+        engine.add(request)
+    while not engine.is_idle:
+        for frame in engine.step():
+            frames[frame.stream].append(frame)
+    assert engine.graph_uses["decode"].replays > 0
+    assert engine.graph_uses["decode"].fallbacks == 0
     return frames
 
 
@@ -142,3 +162,64 @@ def test_a_talker_without_diffusion_holds_none_of_its_weights(folder: Path, else
     on_meta = {name for name, weight in talker.model.named_parameters() if weight.is_meta}
     assert on_meta
     assert {name.partition(".")[0] for name in on_meta} == {"feat_decoder"}
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("apart", [False, True])
+def test_captured_steps_make_what_plain_steps_make(
+    folder: Path, elsewhere: Elsewhere, apart: bool, deterministic: bool
+) -> None:
+    """Of a talker that makes its patches in its graphs, and of one whose states alone are in them."""
+    elsewhere.diffusion.capture(8, again)
+    for asked in ([requests(1)[0]], requests(5)):
+        ours = run_captured(folder, asked, elsewhere if apart else None, deterministic=deterministic)
+        wanted = run(folder, asked, deterministic=deterministic)
+        for stream, frames in wanted.items():
+            assert [frame.finish for frame in ours[stream]] == [frame.finish for frame in frames]
+            # A last bit may flip a level of the quantiser in what follows.
+            first = patches(ours[stream])[0] - patches(frames)[0]
+            assert first.abs().max() <= 1e-4
+        if len(asked) == 1:
+            assert (patches(ours["0"]) - patches(wanted["0"])).abs().max() <= 1e-4
+    assert (elsewhere.diffusion.graph_use.replays > 0) == apart
+    assert elsewhere.diffusion.graph_use.fallbacks == 0
+
+
+def test_a_batch_takes_the_smallest_graph_that_holds_it_and_none_where_none_does() -> None:
+    solved = []
+
+    def solve(rows: Mapping[str, Tensor]) -> Tensor:
+        solved.append(len(rows["MU"]))
+        return rows["MU"] + rows["SEED"]
+
+    blank = {"MU": torch.zeros(6, 2), "SEED": torch.zeros(6, 1, dtype=torch.int64)}
+    graphs = SolveGraphs(solve, blank, again)
+    assert set(solved) == {1, 2, 4, 6}
+    solved.clear()
+    rows = {"MU": torch.arange(6.0).view(3, 2), "SEED": torch.tensor([[10], [20], [30]])}
+    made = graphs.run(rows)
+    assert made is not None
+    assert torch.equal(made, rows["MU"] + rows["SEED"])
+    assert solved == [4]
+    assert graphs.run({name: torch.cat([column] * 3) for name, column in rows.items()}) is None
+
+
+def test_rounds_that_cannot_be_captured_are_run_without_graphs(folder: Path, elsewhere: Elsewhere) -> None:
+    def refuse(work: Callable[[], None]) -> Callable[[], None]:
+        raise RuntimeError("not here")
+
+    elsewhere.diffusion.capture(8, refuse)
+    (wanted,) = run(folder, requests(1)).values()
+    (ours,) = run(folder, requests(1), elsewhere).values()
+    assert (patches(ours) - patches(wanted)).abs().max() <= 1e-5
+    assert elsewhere.diffusion.graph_use.replays == 0
+    assert elsewhere.diffusion.graph_use.fallbacks == FRAMES
+
+
+def test_batches_of_more_steps_than_the_graphs_have_run_without_them(elsewhere: Elsewhere) -> None:
+    elsewhere.diffusion.capture(8, again)
+    rows = elsewhere.diffusion._blank(2)
+    usual = elsewhere.diffusion.solve(rows, 10)
+    more = elsewhere.diffusion.solve(rows | {"INFERENCE_STEPS": torch.full((2, 1), 20)}, 20)
+    assert not torch.equal(usual, more)
+    assert (elsewhere.diffusion.graph_use.replays, elsewhere.diffusion.graph_use.fallbacks) == (1, 1)

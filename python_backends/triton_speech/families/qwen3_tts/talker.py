@@ -37,6 +37,7 @@ class SlotTalker:
     """The step that ends a stream makes no frame: what it returns there is not to be heard."""
     marks_frames = False
     can_be_captured = True
+    emits_elsewhere = False
 
     def __init__(self, model: Qwen3TTSTalker, config: Qwen3TTSConfig, slots: int) -> None:
         talker, length = config.talker_config, model.length

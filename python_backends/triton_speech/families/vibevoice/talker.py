@@ -40,6 +40,7 @@ class SlotTalker:
     """The step that ends a stream makes no frame: what it returns there is not to be heard."""
     marks_frames = True
     can_be_captured = True
+    emits_elsewhere = False
 
     def __init__(self, whole: VibeVoice, controls: Controls, slots: int) -> None:
         model, self.controls = whole.model, controls

@@ -93,10 +93,14 @@ def load_talker(
     return SlotTalker(model, slots, diffuse)
 
 
-def load_diffusion(folder: Path, *, device: str, dtype: str | None, cfg_cutoff_ratio: float = 1.0) -> VoxCPM2Diffusion:
-    """The local DiT alone, for a stage of its own. Guided up to ``cfg_cutoff_ratio`` of the diffusion steps."""
+def load_diffusion(
+    folder: Path, *, device: str, dtype: str | None, cfg_cutoff_ratio: float = 1.0, graphs: int = 0
+) -> VoxCPM2Diffusion:
+    """The local DiT alone, for a stage of its own. Guided up to ``cfg_cutoff_ratio`` of the diffusion steps; on a GPU,
+    batches of up to ``graphs`` rows run as CUDA graphs."""
     import torch
 
+    from ..recorder import cuda_recorder
     from .checkpoint import load_diffusion as load
     from .diffusion import VoxCPM2Diffusion
 
@@ -104,7 +108,10 @@ def load_diffusion(folder: Path, *, device: str, dtype: str | None, cfg_cutoff_r
     solver = load(folder, device=device, dtype=getattr(torch, dtype) if dtype else None)
     solver.cutoff_ratio = cfg_cutoff_ratio
     weight, mu_size = solver.estimator.in_proj.weight, solver.estimator.mu_tokens * solver.estimator.size
-    return VoxCPM2Diffusion(solver, (config.patch_size, config.feat_dim), mu_size, weight.device, weight.dtype)
+    diffusion = VoxCPM2Diffusion(solver, (config.patch_size, config.feat_dim), mu_size, weight.device, weight.dtype)
+    if graphs and weight.device.type == "cuda":
+        diffusion.capture(graphs, cuda_recorder(weight.device))
+    return diffusion
 
 
 def load_onnx_diffusion(

@@ -55,14 +55,15 @@ class SlotTalker:
     """A stop is not obeyed before this many patches (upstream's ``min_len`` of 2)."""
     ends_with_frame = True
     marks_frames = False
-    can_be_captured = False
+    can_be_captured = True
 
     def __init__(self, model: VoxCPM2Talker, slots: int, diffuse: Diffuse | None = None) -> None:
         config, length = model.config, model.length
         self._diffuse = diffuse
+        self.emits_elsewhere = diffuse is not None
         weight = model.enc_to_lm_proj.weight
         self.model = model
-        self.length = length
+        self.length = self.reach = length
         self.vocabulary = config.lm_config.vocab_size
         self.patch_shape = (config.patch_size, config.feat_dim)
         self.voice_shape = self.patch_shape
