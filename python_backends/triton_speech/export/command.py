@@ -44,7 +44,10 @@ def run(args: argparse.Namespace) -> int:
         importlib.import_module(package)
     if args.tensorrt:
         tensorrt()
-    args.onnx.mkdir(parents=True, exist_ok=True)
+    try:
+        args.onnx.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"--onnx {args.onnx} cannot be made a folder: {error.strerror}") from error
     written = [_export(graph, args.onnx, args.tensorrt) for graph in graphs_of(args.part, folder, steps=args.steps)]
     print(f"{'equal' if all(written) else 'NOT EQUAL'} within {LIMIT:g} (fp32, ONNX Runtime on the CPU, opset {OPSET})")
     return 0 if all(written) else 1

@@ -169,3 +169,10 @@ def test_a_step_count_out_of_range_is_refused(
     words = ["export", "dit", "--onnx", str(tmp_path), "--checkpoint", str(exported.checkpoint), "--steps", "101"]
     assert main(words) == 1
     assert "INFERENCE_STEPS: 101 is out of range" in capsys.readouterr().err
+
+
+def test_a_place_that_cannot_be_a_folder_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path / "file", tmp_path / "file" / "below"):
+        assert main(["export", "reference", "--onnx", str(place)]) == 1
+        assert f"--onnx {place} cannot be made a folder: " in capsys.readouterr().err
