@@ -312,3 +312,16 @@ def test_an_optimiser_goes_on_from_its_state() -> None:
                 optimiser.step()
                 kept.append(weight.detach().clone())
         assert all(torch.equal(*pair) for pair in zip(whole, resumed, strict=True))
+
+
+def test_a_state_saved_on_a_gpu_goes_on_on_the_cpu() -> None:
+    weight = torch.nn.Parameter(torch.ones(3))
+    weight.grad = torch.ones(3)
+    before = adamw([weight], 0.1, (0.9, 0.99))
+    before.step()
+    state = before.state_dict()
+    state["param_groups"][0]["capturable"] = True  # as a GPU's optimiser saves it
+    after = adamw([weight], 0.1, (0.9, 0.99))
+    restore(after, state)
+    after.step()
+    assert after.state[weight]["step"] == 2

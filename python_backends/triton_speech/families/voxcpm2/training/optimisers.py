@@ -77,7 +77,11 @@ def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
 
 def restore(optimiser: torch.optim.Optimizer, state: dict[str, Any]) -> None:
     """Takes up a state that may have been read to another device."""
-    optimiser.load_state_dict(state)
+    groups = []
+    for saved, group in zip(state["param_groups"], optimiser.param_groups, strict=True):
+        # Where steps are counted belongs to the device, not to the state.
+        groups.append(saved | {name: group[name] for name in ("capturable",) if name in group})
+    optimiser.load_state_dict(state | {"param_groups": groups})
     for group in optimiser.param_groups:
         group["lr"] = group["lr"].to(group["params"][0].device)
 
