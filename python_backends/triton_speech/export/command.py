@@ -55,6 +55,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _export(graph: PortableGraph, repository: Path, with_engine: bool) -> bool:
     """Writes beside the place, checks, and only then puts it there: a server may be watching the repository."""
+    for place in (repository / graph.name, repository / f"{graph.name}_tensorrt"):
+        if place.is_symlink() or (place.exists() and not place.is_dir()):
+            raise ValueError(f"{place} is not a folder: only a folder can be replaced by a graph")
     with tempfile.TemporaryDirectory(prefix=".export-", dir=repository) as beside:
         fresh = Path(beside) / graph.name
         found = differences(graph, write_graph(graph, fresh))

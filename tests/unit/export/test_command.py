@@ -176,3 +176,15 @@ def test_a_place_that_cannot_be_a_folder_is_named(tmp_path: Path, capsys: pytest
     for place in (tmp_path / "file", tmp_path / "file" / "below"):
         assert main(["export", "reference", "--onnx", str(place)]) == 1
         assert f"--onnx {place} cannot be made a folder: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_a_graphs_place_that_is_no_folder_is_named_and_kept(doubling: PortableGraph, tmp_path: Path, kind: str) -> None:
+    place = tmp_path / "doubling"
+    if kind == "file":
+        place.write_text("kept")
+    else:
+        place.symlink_to(tmp_path)
+    with pytest.raises(ValueError, match="doubling is not a folder"):
+        command._export(doubling, tmp_path, False)
+    assert list(tmp_path.iterdir()) == [place]
