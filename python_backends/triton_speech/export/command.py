@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import shutil
 import tempfile
 from pathlib import Path
 
@@ -59,26 +58,27 @@ def _export(graph: PortableGraph, repository: Path, with_engine: bool) -> bool:
         if place.is_symlink() or (place.exists() and not place.is_dir()):
             raise ValueError(f"{place} is not a folder: only a folder can be replaced by a graph")
     with tempfile.TemporaryDirectory(prefix=".export-", dir=repository) as beside:
-        fresh = Path(beside) / graph.name
-        found = differences(graph, write_graph(graph, fresh))
+        fresh, engine = Path(beside) / graph.name, Path(beside) / f"{graph.name}_tensorrt"
+        path = write_graph(graph, fresh)
+        found = differences(graph, path)
         print(report(found))
         if not all(one.is_equal for one in found):
             return False
-        place = repository / graph.name
-        _replace(fresh, place)
-        print(f"{place}  {sum(file.stat().st_size for file in place.rglob('*.onnx*')) >> 10} KiB")
         if with_engine:
-            engine = Path(beside) / f"{graph.name}_tensorrt"
-            build_engine(graph, place / "1" / "model.onnx", engine)
-            _replace(engine, repository / engine.name)
-            print(repository / engine.name)
+            build_engine(graph, path, engine)
+        for made in (fresh, engine) if with_engine else (fresh,):
+            place = _put(made, repository)
+            size = sum(file.stat().st_size for file in place.glob("1/*"))
+            print(f"{place}  {size >> 10} KiB")
     return True
 
 
-def _replace(fresh: Path, place: Path) -> None:
+def _put(made: Path, repository: Path) -> Path:
+    """What was there goes to where ``made`` comes from: nobody sees half of it."""
+    place = repository / made.name
     if place.exists():
-        shutil.rmtree(place)
-    fresh.rename(place)
+        place.rename(made.with_name(f"{made.name}.before"))
+    return made.rename(place)
 
 
 def _checkpoint(choice: str) -> Path:

@@ -16,10 +16,11 @@ from tritonclient.grpc import model_config_pb2
 import triton_speech
 from triton_speech.export import command, write
 from triton_speech.export.check import differences
+from triton_speech.export.tensorrt import TensorRTError
 from triton_speech.export.triton_config import tensorrt_config
 from triton_speech.export.write import OPSET, write_graph
 from triton_speech.families.portable import PortableGraph
-from triton_speech.families.voxcpm2.portable import NAMES
+from triton_speech.families.voxcpm2.portable import NAMES, REFERENCE_ENCODER
 from triton_speech_client.cli import main
 
 # The first test that needs a graph waits for its export: a minute, on a busy machine several.
@@ -152,6 +153,24 @@ def test_where_tensorrt_is_missing_it_is_said_before_anything_is_written(
     assert main(words) == 1
     assert "--tensorrt needs TensorRT, which is not installed: pip install tensorrt" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_where_an_engine_cannot_be_built_what_was_there_stays(
+    exported: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: Any) -> None:
+        raise TensorRTError("TensorRT could not build it")
+
+    monkeypatch.setattr(command, "tensorrt", lambda: None)
+    monkeypatch.setattr(command, "build_engine", fail)
+    old = tmp_path / REFERENCE_ENCODER / "1"
+    old.mkdir(parents=True)
+    (old / "model.onnx").write_bytes(b"old")
+    words = ["export", "reference", "--onnx", str(tmp_path), "--checkpoint", str(exported.checkpoint), "--tensorrt"]
+    assert main(words) == 1
+    assert "TensorRT could not build it" in capsys.readouterr().err
+    assert (old / "model.onnx").read_bytes() == b"old"
+    assert [path.name for path in tmp_path.iterdir()] == [REFERENCE_ENCODER]
 
 
 def test_a_family_without_graphs_and_an_unknown_checkpoint_are_named(

@@ -80,7 +80,7 @@ def restore(optimiser: torch.optim.Optimizer, state: dict[str, Any]) -> None:
     groups = []
     for saved, group in zip(state["param_groups"], optimiser.param_groups, strict=True):
         # Where steps are counted belongs to the device, not to the state.
-        groups.append(saved | {name: group[name] for name in ("capturable",) if name in group})
+        groups.append(saved | ({"capturable": group["capturable"]} if "capturable" in group else {}))
     optimiser.load_state_dict(state | {"param_groups": groups})
     for group in optimiser.param_groups:
         group["lr"] = group["lr"].to(group["params"][0].device)
