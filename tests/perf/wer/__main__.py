@@ -31,6 +31,7 @@ from tests.perf.launched import Launcher
 
 from triton_speech.families.voxcpm2.checkpoint import load_audio_vae
 from triton_speech.families.voxcpm2.training.teacher import bundled_teacher
+from triton_speech_client.errors import SpeechClientError
 
 from .asked import MODES, Recordings, Said, Sentence, ask
 from .report import HEADS, Assessor, Figures, table
@@ -96,14 +97,21 @@ def main() -> None:
                 elif run == "codec":
                     said = through_codec(args.checkpoint, spoken)
                 else:
-                    said = ask(server.urls["grpc"], sentences, mode, int(streams), recordings, **options)
+                    try:
+                        said = ask(server.urls["grpc"], sentences, mode, int(streams), recordings, **options)
+                    except SpeechClientError as error:
+                        print(f"{run}: left out, for a request failed: {error}", flush=True)
+                        continue
                 if args.keep:
                     keep(args.keep / run.replace(":", "_"), said)
                 found.append(assessor.assess(run, said, teacher, voices=mode in ("reference", "continuation")))
                 print(f"{run}: {time.monotonic() - began:.0f} s", flush=True)
         finally:
             server.end()
-    show(args.checkpoint, found, assessor.likeness.method, args.json)
+    if found:
+        show(args.checkpoint, found, assessor.likeness.method, args.json)
+    if len(found) < len(args.runs):
+        raise SystemExit(1)
 
 
 def show(checkpoint: Path, found: Sequence[Figures], method: str, target: Path | None) -> None:
