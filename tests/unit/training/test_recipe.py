@@ -23,9 +23,11 @@ from triton_speech.families.voxcpm2.checkpoint import load_audio_vae, load_talke
 from triton_speech.families.voxcpm2.config import VoxCPM2Config
 from triton_speech.families.voxcpm2.tokenizer import Tokenizer
 from triton_speech.families.voxcpm2.training.clock import Clock
+from triton_speech.families.voxcpm2.training.codec import CodecStage
+from triton_speech.families.voxcpm2.training.discriminators import Judges
 from triton_speech.families.voxcpm2.training.pieces import Pieces
 from triton_speech.families.voxcpm2.training.plot import write_plot
-from triton_speech.families.voxcpm2.training.settings import SpeechSettings, TextSettings, TrainSettings
+from triton_speech.families.voxcpm2.training.settings import CodecSettings, SpeechSettings, TextSettings, TrainSettings
 from triton_speech.families.voxcpm2.training.speakers import SAMPLE_RATE, SPEAKERS
 from triton_speech.families.voxcpm2.training.speech import Job, _begin, make_speech, read_shards
 from triton_speech.families.voxcpm2.training.talker import encode_speech
@@ -159,6 +161,30 @@ def test_a_compact_state_is_gone_on_from(run: Path, tmp_path: Path) -> None:
         load_talker(folder / "checkpoint", fused=False).fsq_layer.in_proj.weight for folder in (run, carried)
     )
     torch.testing.assert_close(before, after, atol=0.2, rtol=0)
+
+
+def test_a_decoder_step_that_broke_off_leaves_the_judges_to_be_taught(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one does that cannot be captured: the next one is run plain."""
+
+    class Refusing(Judges):
+        def forward(self, audio: torch.Tensor) -> Any:
+            if not next(self.parameters()).requires_grad:
+                raise RuntimeError("not here")
+            return super().forward(audio)
+
+    vae = load_audio_vae(run / "checkpoint")
+    pieces = Pieces(run / "speech", vae, torch.device("cpu"))
+    pieces.poll()
+    stage = CodecStage(vae, pieces, CodecSettings(batch=2, frames=16), adversarial=True)
+    with monkeypatch.context() as broken:
+        broken.setattr(stage._judges, "__class__", Refusing)
+        with pytest.raises(RuntimeError, match="not here"):
+            stage.step(0, 1.0)
+    before = [one.detach().clone() for one in stage._judges.parameters()]
+    stage.step(1, 1.0)
+    assert not all(torch.equal(*pair) for pair in zip(before, stage._judges.parameters(), strict=True))
 
 
 def test_the_curves_are_drawn(run: Path, tmp_path: Path) -> None:

@@ -84,7 +84,6 @@ class CodecStage:
                 with torch.no_grad():
                     of_real = self._judges(real)
                 of_made = self._judges(made)
-            self._judges.requires_grad_(True)
             losses["taken"], losses["features"] = made_loss(of_made), feature_loss(of_real, of_made)
             total = total + losses["taken"] + settings.feature_weight * losses["features"]
         self._maker.zero_grad()
@@ -133,6 +132,8 @@ class CodecStage:
 
     def _teach_judges(self, real: Tensor, made: Tensor) -> Tensor:
         assert self._judges is not None
+        # First of all: a capture that failed half way may have left them without.
+        self._judges.requires_grad_(True)
         with self._half():
             loss = judges_loss(self._judges(real), self._judges(made))
         self._judging.zero_grad()
